@@ -197,7 +197,7 @@ def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: 
             folder = _snapshot(model, everything, progress, offline=True)
             check_folder(folder)
             return folder
-        # By the user's revision (`main`) and not by its commit, so that the cache finds `main` offline.
+        # Requested by the user's revision (`main`) and not by its commit, so that the cache finds `main` offline.
         check_folder(_snapshot(model, shape, progress))
         return _snapshot(model, everything, progress)
     except _NoAnswerError as error:

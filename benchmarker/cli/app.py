@@ -33,7 +33,7 @@ class VerbGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the flags with False as default: typer imports pydantic to check a missing value."""
+        """Return the flags with False as default, because typer imports pydantic to check a missing default."""
         flags = super().get_params(ctx)
         for flag in flags:
             flag.default = flag.default or False
@@ -46,7 +46,7 @@ class VerbGroup(TyperGroup):
 
 
 def import_help_printer() -> None:
-    """Import typer's help printer with empty classes in place of the unused ones."""
+    """Import typer's help printer with empty classes instead of those in UNUSED."""
     absent = {module: name for module, name in UNUSED.items() if module not in sys.modules}
     for module, name in absent.items():
         sys.modules[module] = ModuleType(module)
@@ -54,7 +54,7 @@ def import_help_printer() -> None:
     try:
         import_module("typer.rich_utils")
     except (ImportError, AttributeError, TypeError):
-        # Another version of typer needs more of them. It then imports its printer itself, and the help takes longer.
+        # Another version of typer may use more of these classes. It imports its printer later, which takes longer.
         pass
     finally:
         for module in absent:

@@ -1,6 +1,6 @@
 """Options that several commands have, and the values that a shell completes: fixed names, and names in files.
 
-An unreadable file completes to nothing, because an error message would break the command line.
+An unreadable file gives no completions, because an error message would break the command line.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def generate(
         raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
     lines: Iterable[str] = () if prompt or sys.stdin.isatty() else sys.stdin
     texts = iter(prompt or (line.rstrip("\n") for line in lines if line.strip()))
-    # The first text is awaited here, so that no model is loaded in vain.
+    # Wait for the first text before the model is loaded, which is not needed without one.
     if (first := next(texts, None)) is None:
         raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
     generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)

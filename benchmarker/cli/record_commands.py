@@ -232,13 +232,14 @@ def history(
 
 
 def comply(
-    folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
-    variant: Annotated[list[str] | None, typer.Option(help="Variant to open again; all by default.")] = None,
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|CONFIG", help="Folder of a sweep, or a config to measure.")],
+    variant: Annotated[list[str] | None, typer.Option(help="Variant whose model is checked; all by default.")] = None,
 ) -> None:
     """Check the measurements of a sweep on this machine, and write comply.json beside its records.
 
-    A planted delay and simulated sweeps check clock and statistics; each variant is opened again, and its tokens,
-    prompts and times are checked. `compare` then prints the result. The exit code is 1 if a check failed.
+    A planted delay and simulated sweeps check clock and statistics; each variant's model is loaded again to check its
+    tokens, prompts and times. `compare` then prints the result. The exit code is 1 if a check failed. A config is
+    measured first, in a single round as by `sweep --quick`.
 
     Example: benchmarker comply results/nvidia-h100-80gb-hbm3/qwen3-4b
     """
@@ -246,6 +247,16 @@ def comply(
     from benchmarker.comply.comply import comply_blocks
 
     terminal = Terminal()
+    folder = path
+    if path.suffix == ".json":
+        raise SpecError(f"{path}: a file of a sweep; give its folder, {path.parent}")
+    if path.is_file():
+        from benchmarker.cli.sweep_command import sweep_config
+        from benchmarker.sweep.request import RESULTS, Settings
+        from benchmarker.sweep.resume import latest_sweep
+
+        sweep_config(path, variant or [], terminal, Settings(rounds=1))
+        folder = latest_sweep(RESULTS, path) or path
     file = check_folder(folder, variant or [], terminal.line)
     terminal.show(comply_blocks(file))
     if file.of("failed"):

@@ -44,7 +44,7 @@ class RunCommand(TyperCommand):
 
     @property
     def params(self) -> Any:
-        """Options of the default workload, for the documents and a shell's completion."""
+        """Options of the default workload, for the documentation and a shell's completion."""
         return command_of(run_help(workload_of(DEFAULT_WORKLOAD)), dict).params
 
     @params.setter
@@ -68,7 +68,7 @@ def main() -> None:
 def command_and_rest(arguments: Sequence[str]) -> tuple[Any, list[str]]:
     """Return the command of a workload, which calls `measure_variant`, and its arguments.
 
-    The first word names the workload, or the config, or it is text generation.
+    The workload is the first word, else that of the config, else text generation.
     """
     words = list(arguments)
     is_named = words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1)
@@ -90,7 +90,7 @@ def _workload_of_config(arguments: Sequence[str]) -> str | None:
 
 
 def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
-    """Measure the job of the options, by parameter, and typer's context; save its record and print the result."""
+    """Make a job from the option values, measure it, save its record and print the result."""
     with one_line_errors():
         job = job_of(workload, values)
         if values["find_limit"]:

@@ -1,4 +1,4 @@
-"""Options of `benchmarker run`: fields of a workload's job become options of typer, and typed values fill the fields.
+"""Options of `benchmarker run`: each field of a workload's job is an option of typer, whose value sets the field.
 
 Making the options from the fields takes longer than the rest of `run --help`. They are therefore saved as one file per
 workload in `run_help`, written by `script/make_docs.py`; `tests/cli/test_docs.py` compares the files with the fields. A
@@ -57,11 +57,11 @@ COMMON_LAST = {
     "verbose": common_options.Verbose,
 }
 DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
-LISTS = ("wholes", "numbers", "words", "texts", "pairs")  # Options that may be repeated; their values add up.
+LISTS = ("wholes", "numbers", "words", "texts", "pairs")  # Kinds of repeatable options; values are joined.
 METAVARS = {"wholes": "<n,n>", "numbers": "<n,n>", "words": "<a,b>"}
-"""Placeholder for the value in --help, by the kind; other kinds have typer's own."""
+"""Placeholder of the value in --help, by kind of option; typer chooses that of the other kinds."""
 COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}
-"""Functions that complete the values of fields in a shell."""
+"""Functions that return a shell's completions of an option, by its field."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RunHelp:
 
 
 class RunOptions(TyperCommand):
-    """A command with the options of one workload and without arguments."""
+    """Command with the options of one workload, without positional arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -89,7 +89,7 @@ def run_help(workload: Workload) -> RunHelp:
 
 
 def saved_help(workload: str, arguments: Sequence[str]) -> RunHelp | None:
-    """Return the saved help of a workload if the arguments request its help and there is a file."""
+    """Return the saved help of a workload if the only argument is --help; None otherwise, or if no help is saved."""
     return (
         _saved(workload) if list(arguments) in (["-h"], ["--help"]) and (FOLDER / f"{workload}.json").exists() else None
     )
@@ -106,7 +106,7 @@ def _saved(workload: str) -> RunHelp:
 
 
 def as_json(workload: Workload) -> str:
-    """Return the content of the workload's file, one option per line."""
+    """Return the content of the workload's file in `run_help`, one option per line."""
     made_help = run_help(workload)
     lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
     head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
@@ -114,9 +114,9 @@ def as_json(workload: Workload) -> str:
 
 
 def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return a command of click with a workload's options, which typer makes from the signature of a function.
+    """Return a click command with a workload's options, made by typer from the signature of a function.
 
-    The command calls `function` with the values by parameter, and the context of typer as `context`.
+    The command calls `function` with the option values by parameter name; `context` is typer's context.
     """
 
     def call(**values: Any) -> Any:
@@ -140,13 +140,13 @@ def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> 
 
 
 def parse(workload: Workload, words: Sequence[str], program: str) -> dict[str, Any] | None:
-    """Return the values of a run's options by parameter; print the help and return None if the words request it."""
+    """Return the values of a run's options by parameter name; for --help, print the help and return None."""
     values = command_of(run_help(workload), dict).main(list(words), prog_name=program, standalone_mode=False)
     return values if isinstance(values, dict) else None
 
 
 def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that were typed, by their place in the job; raises SpecError."""
+    """Return the values that the user gave, by field of the job (`grid.new_tokens`); raises SpecError."""
     typed: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for option in workload.options():
@@ -182,7 +182,7 @@ def _name_of(option: Option) -> str:
 
 def _annotation(option: Option) -> Any:
     default = f"  \\[default: {option.default}]" if option.default else ""
-    # Brackets are text here, and markup for typer.
+    # Brackets are escaped, because typer reads them as markup.
     text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
     types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
     kind = types.get(option.kind, list[str] | None if option.kind in LISTS else str | None)

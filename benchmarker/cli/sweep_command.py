@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarker.sweep.sweep_state import Failure
     from benchmarker.sweep.workers import Tools
 
-DISPLAY = ("--quiet", "--verbose")  # Options that change nothing that is measured. A resumed sweep does not keep them.
+DISPLAY = ("--quiet", "--verbose")  # Options that affect the output only. A resumed sweep does not keep them.
 NOT_PASSED_ON = {
     "--config": "--config: the config of a sweep has no option before it, and is given already",
     "--job": "--job: `benchmarker run` measures a saved job; a sweep takes a config",
@@ -123,7 +123,7 @@ def sweep_config(
     tools: Tools | None = None,
     report: Sequence[str] = REPORT,
 ) -> list[str]:
-    """Run a sweep and print its result; return the names of everything that failed.
+    """Run a sweep and print its result; return the names of the variants and cells that failed.
 
     `tools` and `report`, the command that draws the report, are replaced by tests. Raises KeyboardInterrupt after
     Ctrl-C or SIGTERM, when the finished cells have been compared.
@@ -148,7 +148,7 @@ def sweep_config(
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         is_compared = False
-    # Before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
+    # Printed before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
     terminal.line(f"records: {sweep.folder}")
     failures = sweep.progress.failures
     if stopped or any(failure.fault.kind == "disturbed" for failure in failures):
@@ -166,7 +166,7 @@ def sweep_config(
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
-    """Return the words without an option (variants, a folder), and the parsed options for every run."""
+    """Return the words that are no options (variants, a folder), and the parsed options for every run."""
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.request import Options
@@ -194,7 +194,7 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
 
 
 def _draw(folder: Path, report: Sequence[str]) -> str:
-    """Write the report in a process of its own, whose failure does no harm; return a line about it."""
+    """Write the report in a new process; return `report: PAGE`, or `no report: REASON`."""
     page = folder / "report.html"
     arguments = [str(folder), "--output", str(page)]
     try:

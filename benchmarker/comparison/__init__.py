@@ -1,1 +1,1 @@
-"""Rows made of records, speed-ups, rankings, budgets and the gate."""
+"""Comparison of records: table rows, speed-ups, rankings, budgets and the regression gate."""

@@ -29,7 +29,7 @@ INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
 OPTIONAL = ("power limit", "governor", *(package for package in COMPUTING if package not in ("torch", "transformers")))
-"""Circumstances that a record may lack, such as a library that its variant does not use. It then agrees with all."""
+"""Names in `circumstances` whose value may be None, such as an unused library's version. None agrees with any value."""
 
 
 class DifferingRecordsError(ResultsError):
@@ -53,7 +53,7 @@ class Difference:
 
 
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
-    """Return the differences between records. Raises ResultsError if there are any, unless `force` is set."""
+    """Return the differences that make records incomparable. Raises ResultsError if there are any, unless `force`."""
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
@@ -209,7 +209,7 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
-    """Return the functions of a record whose values must agree between records, by their names, such as `driver`."""
+    """Return a function of a record for each property that must agree, by the property's name, such as `driver`."""
     return {
         "device": lambda record: record.environment.device.name,
         "device kind": lambda record: record.environment.device.kind,

@@ -78,7 +78,7 @@ def what_changed(
     names: tuple[str, str] = ("before", "after"),
     force: bool,
 ) -> tuple[str, ...]:
-    """Return the differences. Raises ResultsError, unless `force` is set, if devices, models or inputs differ."""
+    """Return the differences between two sweeps. Raises ResultsError for other devices or models, unless `force`."""
     records = [*before, *after]
     check_workload(records)
     workload = before[0].workload

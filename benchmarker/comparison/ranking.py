@@ -1,4 +1,4 @@
-"""The order of the variants in one cell, and whether the statistics separate the fastest from the others."""
+"""The order of the variants in one cell, and the test that the fastest differs significantly from the others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Ranking:
 
 
 def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: True) -> Ranking:
-    """Rank the rows of the first table's cell; `among` returns True for rows that may be the leader.
+    """Rank the rows of the cell `headline(results.rows)`; `among` returns True for rows that may be the leader.
 
     If `results` keeps sweeps apart, the rows are grouped by variant, and there is no leader.
     """

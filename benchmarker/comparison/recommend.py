@@ -31,7 +31,7 @@ SYNONYMS = {
     **{"peak": "memory", "vram": "memory", "kl": "kld", "kl divergence": "kld", "ppl": "perplexity"},
     "speed": "decode",
 }
-"""Quantities by other names, such as the headings of the tables."""
+"""Names of quantities by the synonyms that a budget may use."""
 CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
 TIMING = f"{code('benchmarker run')} measures it"
 UNITS: dict[str, dict[str, float]] = {"s": SECONDS, "B": SIZES, "": UNITLESS}
@@ -123,7 +123,7 @@ class Recommendation:
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
-    """Return the fastest variant of the first table's cell within a budget, or the reason why there is none.
+    """Find the fastest variant within a budget, in the cell `headline(results.rows)`.
 
     Raises:
         SpecError: The budget cannot be read.

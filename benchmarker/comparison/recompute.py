@@ -85,7 +85,7 @@ def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
 
 
 def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
-    """Return one number per round: the median over a process, or the geometric mean of several processes' medians."""
+    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
     medians: dict[Round, list[float]] = defaultdict(list)
     for record, cell in cells:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]

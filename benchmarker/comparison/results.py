@@ -35,7 +35,7 @@ def results_of_records(
     force: bool = False,
     problems: tuple[str, ...] = (),
 ) -> Results:
-    """Compare records. Raises ResultsError.
+    """Return the rows of all variants and cells, with their speed-ups. Raises ResultsError.
 
     Args:
         sweep_baseline: Baseline in the sweep's file, used if `baseline` is None.
@@ -69,7 +69,7 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    """Return a dict of values in base units per row; with `results.sides`, also its sweep and its change."""
+    """Return a dict of values in base units for each row, with sweep and change if `results` keeps sweeps apart."""
     if not results.sides:
         return [row.values() for row in results.rows]
     return [
@@ -84,7 +84,7 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[str]]) -> list[str]:
-    """Return the distinct lines of all sweeps, each after the names of its sweeps unless all sweeps have it."""
+    """Return the distinct lines of all sweeps. A line that only some sweeps have begins with their names."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, side in (results.sides or {"": results}).items():
         for line in lines_of(cast("ResultsT", side)):
@@ -177,7 +177,7 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
 
 
 def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """Return one number per round: the median over a process, or the geometric mean of several processes' medians."""
+    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]

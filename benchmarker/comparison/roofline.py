@@ -1,4 +1,4 @@
-"""Roofline floor: least time for a call's bytes and FLOPs at the bandwidth and matmul rate of the same process."""
+"""Roofline floor of a call: its least time at the bandwidth and the matmul rate that the same process measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the tables of any workload: one variant in one cell."""
+"""Table rows for any workload. A row is one variant in one cell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Context = tuple[Any, ...]
 
 @dataclass(frozen=True, order=True)
 class CellKey:
-    """Values of the axes that identify a cell, ordered as in the tables. Each is an attribute too: `key.seq_len`."""
+    """Values of the axes that identify a cell, ordered as in the tables. Every axis is an attribute: `key.seq_len`."""
 
     pairs: tuple[tuple[str, Any], ...]
     workload: str = field(compare=False)
@@ -57,7 +57,7 @@ class CellKey:
 
     @property
     def size(self) -> float:
-        """Product of the axes that are sizes."""
+        """Product of the values of all size axes, such as batch size times prompt length."""
         sizes = [self[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
         return math.prod(max(1.0, float(size)) for size in sizes if isinstance(size, int | float))
 
@@ -96,7 +96,7 @@ class Row:
     metrics: dict[str, Estimate] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)  # Metrics that a process has once, without repeats, by name.
     speed_up: SpeedUp | None = None
-    """Speed-up relative to the row's reference. None for the reference itself and without a reference."""
+    """Speed-up relative to the row's reference. None if the row is its own reference or has no reference."""
     against_named: SpeedUp | None = None
     """Speed-up relative to `Results.named`, the single variant with which a table of several engines compares."""
     sweep: str = ""  # Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it.
@@ -150,7 +150,7 @@ class Row:
 
     @property
     def quality_text(self) -> str:
-        """Quality metrics among the facts, such as `error 2.1 ppm`; empty if there are none."""
+        """Quality metrics of the row, such as `error 2.1 ppm`; empty if it has none."""
         facts = [metric for metric in self.described.metrics if metric.is_quality and metric.name in self.facts]
         return ", ".join(
             f"{metric.name} {decimal(self.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
@@ -229,7 +229,7 @@ class Row:
 
     @property
     def outlier(self) -> int | None:
-        """Outlier round of a withheld row, counted from 1; None for other rows and if no round is an outlier."""
+        """Outlier round of a row with a wide interval, counted from 1; None for other rows or without outlier."""
         return outlier_round(self.time_by_round) if self.is_withheld else None
 
 

@@ -24,7 +24,7 @@ from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 
 Circumstances = Mapping[str, object] | None
-"""Device and settings by variant; None for sweeps that share no rounds. Rounds pair only in equal circumstances."""
+"""Device and settings by variant; rounds are paired if they are equal. None for sweeps that share no rounds."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SpeedUp:
 
 
 def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_call: bool = False) -> Ratio | None:
-    """Return the row's rate divided by the reference's; None if one is missing or their ranking metrics differ.
+    """Return the row's rate divided by the reference's; None if a rate is missing or the ranking metrics differ.
 
     Args:
         of_call: Compare whole calls instead of the ranking metric.
@@ -63,7 +63,7 @@ def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_cal
 def _speed_ups(
     rows: Sequence[Row], references: Mapping[str, str | None], circumstances: Circumstances, *, of_call: bool = False
 ) -> list[SpeedUp | None]:
-    """Return the speed-up of each row relative to its variant's reference, with verdicts corrected over all of them."""
+    """Return the speed-up of each row relative to its variant's reference. Holm's correction covers all speed-ups."""
     by_name = {(row.variant, row.cell): row for row in rows}
     compared: dict[int, tuple[Row, Ratio]] = {}
     for index, row in enumerate(rows):

@@ -2,67 +2,122 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from benchmarker import __version__
 from benchmarker.comparison.results import results_of_records
 from benchmarker.comply.folder_checks import check_false_verdicts, check_order
 from benchmarker.comply.machine_checks import check_memory, check_planted_delay, check_power
+from benchmarker.comply.run_checks import CHECKS, OPENED
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.tables import Block, Column, Sheet, bullets
 from benchmarker.execution.jobs import job_path, saved_jobs
 from benchmarker.hardware.device import find_device
 from benchmarker.hardware.read_environment import environment
-from benchmarker.schema.comply_file import ComplyFile, Finding, judged, write_findings
+from benchmarker.schema.comply_file import ComplyFile, Finding, judged, not_applicable, read_findings, write_findings
+from benchmarker.schema.job import Job
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect
+from benchmarker.workloads.generation.spec import GenerationJob
 
-LIMIT_S = 600
+LIMIT_S = 300
+"""Longest time of a variant's checks, loading included."""
 
 
 def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None]) -> ComplyFile:
-    """Run all checks of a sweep's folder, and write comply.json.
+    """Run all checks of a sweep's folder, and write comply.json after each variant.
 
     Args:
-        variants: Names of the variants whose models are loaded and checked; all if empty.
-        report: Prints a progress line; called before each step.
+        variants: Names of the variants whose models are loaded and checked; all if empty. Earlier findings of the other
+            variants are kept.
+        report: Prints a progress line; called before each step and after each check.
     """
-    names = [job.variant.name for job in saved_jobs(folder)]
+    jobs = saved_jobs(folder)
+    names = [job.variant.name for job in jobs]
     for name in variants:
         if name not in names:
             raise SpecError(f"comply: no saved job of '{name}' in {folder}{did_you_mean(name, names)}")
     collected = collect([folder])
-    device = find_device("auto")
+    results = results_of_records(collected.records, sweep_baseline=collected.baseline)
+    device = find_device(jobs[0].device if jobs else "auto")
+    device_name = environment(device).device.name
     report("this machine: a planted delay and simulated sweeps")
-    findings = [*check_planted_delay(device), check_memory(device), check_power(), check_order(folder)]
-    findings += check_false_verdicts(results_of_records(collected.records, sweep_baseline=collected.baseline))
+    findings = [*check_planted_delay(device), check_memory(device), check_power()]
+    findings += [check_order(folder, collected.records), *check_false_verdicts(results)]
     by_variant: dict[str, list[Path]] = defaultdict(list)
     for path, record in collected.files:
         by_variant[record.variant.name].append(path)
-    for name in variants or names:
+    reason = _why_not_opened(jobs, collected.records, device_name)
+    if reason:
+        findings += [not_applicable(check, reason) for check in CHECKS]
+    file = ComplyFile(benchmarker=__version__, device=device_name, findings=tuple(findings))
+    chosen = variants or names
+    file = file.with_findings(_kept(folder, file, [name for name in names if name not in chosen]))
+    for name in () if reason else chosen:
         report(f"{name}: opening it again")
-        findings += _in_process(job_path(folder, name), by_variant[name], name)
-    file = ComplyFile(benchmarker=__version__, device=environment(device).device.name, findings=tuple(findings))
+        found = []
+        for finding in _in_process(job_path(folder, name), by_variant[name], name):
+            report(f"  {finding.check}: {finding.outcome}")
+            found.append(finding)
+        file = file.with_findings(found)
+        write_findings(folder, file)
     write_findings(folder, file)
     return file
 
 
-def _in_process(job: Path, records: Iterable[Path], variant: str) -> list[Finding]:
-    """Return a variant's findings, from `check_variant` in a new process."""
-    command = [sys.executable, "-m", "benchmarker.comply.run_checks", str(job), *map(str, records)]
+def _why_not_opened(jobs: Sequence[Job], records: Sequence[RunRecord], device_name: str) -> str | None:
+    if not jobs:
+        return "the folder has no job-NAME.json, which a sweep writes"
+    if not isinstance(jobs[0], GenerationJob):
+        return f"a check of generated tokens, not of {jobs[0].workload}"
+    names = sorted({record.environment.device.name for record in records})
+    if device_name not in names:
+        return f"the records are of {', '.join(names)}, and this device is {device_name}"
+    return None
+
+
+def _kept(folder: Path, file: ComplyFile, names: Sequence[str]) -> list[Finding]:
+    """Return the earlier findings of these variants from this device and version."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return [judged("opened", f"did not end within {LIMIT_S} s", holds=False, variant=variant)]
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return [judged("opened", f"its process ended with {done.returncode}: {last}", holds=False, variant=variant)]
-    return [Finding.model_validate(finding) for finding in json.loads(done.stdout.splitlines()[-1])]
+        earlier = read_findings(folder)
+    except (OSError, ValidationError):
+        return []
+    is_same = (earlier.device, earlier.benchmarker) == (file.device, file.benchmarker)
+    of_variant = (*CHECKS, OPENED)
+    return [each for each in earlier.findings if is_same and each.variant in names and each.check in of_variant]
+
+
+def _in_process(job: Path, records: Iterable[Path], variant: str) -> Iterator[Finding]:
+    """Yield a variant's findings, from `check_variant` in a new process."""
+    command = [sys.executable, "-m", "benchmarker.comply.run_checks", str(job), *map(str, records)]
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        began, timer = time.monotonic(), threading.Timer(LIMIT_S, process.kill)
+        timer.start()
+        try:
+            assert process.stdout is not None
+            yield from map(Finding.model_validate_json, process.stdout)
+            code = process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
+            process.wait()
+        if code:
+            errors.seek(0)
+            reason = f"its process ended with {code}: {(errors.read().strip().splitlines() or ['no message'])[-1]}"
+            if time.monotonic() - began >= LIMIT_S:
+                reason = f"did not end within {LIMIT_S} s"
+            yield judged(OPENED, reason, holds=False, variant=variant)
 
 
 def answer_line(file: ComplyFile) -> str:

@@ -16,6 +16,7 @@ from benchmarker.comparison.rows import Results, cell_words
 from benchmarker.core.formatting import plural
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import RUN_ORDER, OrderLine
 from benchmarker.sweep.resume import SweepFile, read_sweep_file
 from benchmarker.sweep.sweep_plan import order
@@ -33,19 +34,23 @@ def order_lines(folder: Path) -> list[OrderLine]:
     return [OrderLine.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def check_order(folder: Path) -> Finding:
-    """Check that each device ran one process at a time, rounds in sequence, and each round in the planned order."""
+def check_order(folder: Path, records: Sequence[RunRecord]) -> Finding:
+    """Check that each device ran one process at a time, rounds in sequence, and each round in the planned order, and
+    that a process of its round made each record."""
     try:
         lines = sorted(order_lines(folder), key=lambda line: line.start)
     except (ValidationError, UnicodeDecodeError) as error:
         return judged(ORDER_CHECK, f"{RUN_ORDER} cannot be read: {str(error).splitlines()[0]}", holds=False)
     if not lines:
         return not_applicable(ORDER_CHECK, f"the folder has no {RUN_ORDER}, which a sweep writes")
+    # Devices without a UUID have equal names on several hosts.
+    uuids = {record.environment.device.uuid for record in records}
     by_card: dict[tuple[str, str | None], list[OrderLine]] = defaultdict(list)
     for line in lines:
-        by_card[line.device, line.worker].append(line)
+        by_card[line.device, None if line.device in uuids else line.worker].append(line)
     sweep = read_sweep_file(folder)
     faults = [fault for card in by_card.values() for fault in (*_order_faults(card), *_plan_faults(sweep, card))]
+    faults += _record_faults(lines, records)
     processes = plural(len(lines), "process", "processes")
     rounds = plural(len({line.round for line in lines}), "round", "rounds")
     in_order = f"{processes} of {rounds} in the planned order, one at a time on a device"
@@ -76,6 +81,20 @@ def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[st
     return faults
 
 
+def _record_faults(lines: Sequence[OrderLine], records: Sequence[RunRecord]) -> list[str]:
+    """Return a message for each record that no process of its round made, and that is in a wrong pair therefore."""
+    return [
+        f"no process of round {record.round + 1} made the record {record.run_id} of {record.variant.name} in that round"
+        for record in records
+        if record.opened_at is not None
+        and not any(
+            (line.variant, line.round) == (record.variant.name, record.round)
+            and line.start <= record.opened_at <= line.end
+            for line in lines
+        )
+    ]
+
+
 def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
     """Check that at most 5 % of random sign patterns of a variant's log ratios give a verdict.
 
@@ -83,22 +102,22 @@ def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
     false.
     """
     times = {(row.variant, row.cell): row.time_by_round for row in results.rows}
-    findings = []
+    findings, untested = [], []
     for row in results.rows:
         if row.speed_up is None:
             continue
         reference = times[row.speed_up.reference, row.cell]
         logs = [math.log(reference[key] / row.time_by_round[key]) for key in reference if key in row.time_by_round]
         if len(logs) < LEAST_ROUNDS:
-            reason = (
-                f"{cell_words(row.cell)}: not testable, {len(logs)} paired rounds, and random signs need {LEAST_ROUNDS}"
-            )
-            findings.append(not_applicable(FLIP_CHECK, reason, row.variant))
+            untested.append(len(logs))
             continue
         share = false_share(logs, random.Random(seed))
         text = f"{share:.1%} of {FLIPS} random sign patterns are faster or slower; limit {MOST_FALSE:.0%}"
         text = f"{cell_words(row.cell)}: {text}"
         findings.append(judged(FLIP_CHECK, text, holds=share <= MOST_FALSE, variant=row.variant))
+    if untested:
+        reason = f"not testable for {plural(len(untested), 'row', 'rows')}: {max(untested)} paired rounds or fewer"
+        findings.append(not_applicable(FLIP_CHECK, f"{reason}; random signs need {LEAST_ROUNDS}"))
     return findings
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
-from benchmarker.core.errors import BenchmarkerError, sentence_of
+from benchmarker.core.errors import BenchmarkerError, UnsupportedError, WrongTokenCountError, sentence_of
 from benchmarker.core.formatting import gib
 from benchmarker.execution.jobs import read_job_file
 from benchmarker.execution.single_run import Run
@@ -23,7 +24,7 @@ from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inp
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
-    from benchmarker.engines.base import TokenSource
+    from benchmarker.engines.base import TokenIds, TokenSource
     from benchmarker.hardware.device import Device
     from benchmarker.measure.clock import Generation
     from benchmarker.schema.record import RunRecord
@@ -32,41 +33,63 @@ if TYPE_CHECKING:
 
 WITHIN = 0.02
 TIE = 0.01  # Largest gap (nats) of a generated token's log-probability to the highest that counts as a tie.
+PREFILL_TIE = 0.25
+"""Largest gap if the prefill's kernels score the token. Logits of bfloat16 between 16 and 32 are 0.125 apart."""
 EARLIEST = 0.8  # Least ratio of TTFT to the time of a generation of one token.
-REPEATS = 5
-CHECKS = ("timed output", "no caching", "length and end", "first token", "clock", "weights")
+REPEATS, LEAST_REPEATS = 5, 2
+OPENED = "opened"  # Title of the finding that a variant could not be checked.
+GENERATIONS_S = 150.0  # Time for all generations of the repeats, about six for each.
 
 
-def check_variant(job_path: Path, records: Sequence[RunRecord]) -> list[Finding]:
-    """Load the model of a saved job and check its generations; return an error of the job as a failed finding."""
-    job = read_job_file(job_path)
+def check_variant(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Finding]:
+    """Load the model of a saved job and check its generations; yield an error of the job as a finding."""
     name = job.variant.name
-    if not isinstance(job, GenerationJob):
-        return [not_applicable(check, f"a check of generated tokens, not of {job.workload}", name) for check in CHECKS]
     try:
-        return list(_checked(job, records))
+        with opened(job, records) as subject:
+            yield from _findings(subject)
+    except UnsupportedError as error:
+        yield not_applicable(OPENED, sentence_of(error), name)
     except BenchmarkerError as error:
-        return [judged("opened", sentence_of(error), holds=False, variant=name)]
+        yield judged(OPENED, sentence_of(error), holds=False, variant=name)
 
 
-def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Finding]:
+@contextmanager
+def opened(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Subject]:
+    """Open a job at the first point of the records, as a run does. Raises BenchmarkerError."""
     quiet = job.procedure.model_copy(update={"limits": False, "profile": False, "energy": False})
     run = Run(job.model_copy(update={"procedure": quiet, "part": None, "output": None}), Terminal(quiet=True))
-    point = job.points()[0]
+    point = measured_point(job, records)
     with workload_of(job.workload).open(run.job, run.device, run) as bench:
         tokens = cast("GenerationBench", bench)
         # Prompts of REPEATS + 1 batches. The first batch is that of `point`.
         wider = point._replace(batch_size=point.batch_size * (REPEATS + 1), has_distinct_prompts=True)
-        subject = Subject(tokens.source, run.device, point, tokens.prompts(point), tokens.prompts(wider))
+        prompts = tokens.prompts(point), tokens.prompts(wider)
+        opened_bytes = weight_bytes_of(tokens.source)
+        yield Subject(tokens.source, run.device, point, *prompts, job.variant.name, records, opened_bytes)
+
+
+def _findings(subject: Subject) -> Iterator[Finding]:
+    try:
         for _ in range(3):
-            subject.generate(subject.own)
-        name = job.variant.name
-        yield check_timed_output(subject, records, name)
-        yield check_no_caching(subject, name)
-        yield check_length(subject, name)
-        yield check_first_token(subject, name)
-        yield check_clock(subject, name)
-        yield check_weights(subject, records, name)
+            warm_up = subject.generate(subject.own)
+        fitting = int(GENERATIONS_S / 6 / seconds_of(warm_up))
+        subject = replace(subject, repeats=max(LEAST_REPEATS, min(REPEATS, fitting)))
+        for check in CHECKS.values():
+            yield check(subject)
+    except WrongTokenCountError as error:
+        yield subject.judged("length and end", sentence_of(error), holds=False)
+
+
+def measured_point(job: GenerationJob, records: Sequence[RunRecord]) -> Point:
+    """Return the first point that a record has a time of; the first of all if there is none."""
+    cells = [cell for record in records for cell in record.cells if cell.status == "ok"]
+    shapes = {shape_of(cell) for cell in cells}
+    points = job.points()
+    return cast("Point", next((point for point in points if shape_of(point) in shapes), points[0]))
+
+
+def shape_of(cell: Any) -> tuple[int, int, int]:
+    return cell.new_tokens, cell.batch_size, cell.depth
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,11 @@ class Subject:
     point: Point
     own: Sequence[Prompt]
     prompts: Sequence[Prompt]
+    variant: str = ""
+    records: Sequence[RunRecord] = ()
+    opened_bytes: int | None = None
+    """Weights before the first generation, as `weight_bytes_of` counts them."""
+    repeats: int = REPEATS
 
     def generate(self, prompts: Sequence[Prompt], new_tokens: int | None = None) -> Generation:
         context = [prompt.context for prompt in prompts] if self.point.depth else None
@@ -85,48 +113,71 @@ class Subject:
             [prompt.ids for prompt in prompts], new_tokens or self.point.new_tokens, context=context
         )
 
+    def judged(self, check: str, text: str, *, holds: bool) -> Finding:
+        return judged(check, text, holds=holds, variant=self.variant)
+
+    def not_applicable(self, check: str, reason: str) -> Finding:
+        return not_applicable(check, reason, self.variant)
+
 
 def seconds_of(generation: Generation) -> float:
     return (generation.end_ns - generation.start_ns) / 1e9
 
 
-def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
+def check_timed_output(subject: Subject) -> Finding:
     """Check that a timed generation has the likeliest tokens, and takes as long as the runs in the records."""
     generation = subject.generate(subject.own)
     tokens, ids = generation.tokens[0], (*subject.own[0].context, *subject.own[0].ids)
-    scores = subject.source.step_scores((*ids, *tokens[:-1]), prompt_tokens=len(ids))
-    if scores is None:
-        return not_applicable("timed output", "the engine gives no predictions of its step", variant)
-    rows = scores.log_probabilities[-len(tokens) :]
-    gaps = [float(row.max() - row[token]) for row, token in zip(rows, tokens, strict=True)]
-    ties = [number for number, gap in enumerate(gaps) if 0 < gap <= TIE]
-    wrong = [number for number, gap in enumerate(gaps) if gap > TIE]
-    text = f"{len(tokens) - len(wrong)} of {len(tokens)} tokens are the likeliest of the scored step"
+    scored = gaps_of(subject.source, ids, tokens)
+    if scored is None:
+        return subject.not_applicable("timed output", "the engine gives no predictions of its step")
+    gaps, scorer, tie = scored
+    ties = [number for number, gap in enumerate(gaps) if 0 < gap <= tie]
+    wrong = [number for number, gap in enumerate(gaps) if gap > tie]
+    text = f"{len(tokens) - len(wrong)} of {len(tokens)} tokens are the likeliest of the {scorer}"
     if ties:
-        text += f", {len(ties)} of them ties within {TIE} nats (positions {', '.join(map(str, ties[:8]))})"
-    cells = [cell for record in records for cell in record.cells if is_cell_of(subject, cell)]
+        text += f", {len(ties)} of them ties within {tie} nats (positions {', '.join(map(str, ties[:8]))})"
+    cells = [cell for record in subject.records for cell in record.cells if is_cell_of(subject, cell)]
     times = [sample.latency_s for cell in cells for sample in cell.samples]
     if not times:
-        return judged("timed output", text, holds=not wrong, variant=variant)
+        return subject.judged("timed output", text, holds=not wrong)
     low, high, taken = min(times) * (1 - WITHIN), max(times) * (1 + WITHIN), seconds_of(generation)
     text += f"; it took {taken:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
-    return judged("timed output", text, holds=not wrong and low <= taken <= high, variant=variant)
+    return subject.judged("timed output", text, holds=not wrong and low <= taken <= high)
+
+
+def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[float], str, float] | None:
+    """Return how many nats each token is behind the likeliest, the scorer, and the largest gap of a tie.
+
+    vLLM and SGLang cannot feed given tokens to their decode step; their prefill scores these instead.
+    """
+    text, count = (*ids, *tokens[:-1]), len(tokens)
+    if scores := source.step_scores(text, prompt_tokens=len(ids)):
+        rows = scores.log_probabilities[-count:]
+        return [float(row.max() - row[token]) for row, token in zip(rows, tokens, strict=True)], "scored step", TIE
+    if (prefill := source.prefill_scores(text)) is None:
+        return None
+    likeliest = zip(prefill.ids[-count:], prefill.log_probabilities[-count:], tokens, strict=True)
+    gaps = [float(row.max() - max(row[top == token], default=-math.inf)) for top, row, token in likeliest]
+    return gaps, "engine's prefill, which stands in for its decode step", PREFILL_TIE
 
 
 def is_cell_of(subject: Subject, cell: Any) -> bool:
     """Return whether a record's cell has the status "ok" and the subject's point and prompts."""
-    point = subject.point
-    shape = cell.new_tokens, cell.batch_size, cell.depth, cell.inputs_sha256
-    expected = point.new_tokens, point.batch_size, point.depth, inputs_sha256(subject.own)
-    return cell.status == "ok" and shape == expected
+    is_same = shape_of(cell) == shape_of(subject.point) and cell.inputs_sha256 == inputs_sha256(subject.own)
+    return cell.status == "ok" and is_same
 
 
-def check_no_caching(subject: Subject, variant: str) -> Finding:
+def check_no_caching(subject: Subject) -> Finding:
     """Check that repeated prompts are not faster than new ones; a batch of copies is timed but not judged."""
     if distinct_count(subject.prompts) == 1:
-        return not_applicable("no caching", "the prompt is a given text, and there is no other", variant)
+        return subject.not_applicable("no caching", "the prompt is a given text, and there is no other")
     size = subject.point.batch_size
-    first, *distinct = (subject.prompts[start : start + size] for start in range(0, len(subject.prompts), size))
+    batches = [subject.prompts[start : start + size] for start in range(0, len(subject.prompts), size)]
+    first, *distinct = batches[: subject.repeats + 1]
+    if subject.generate(first).accepted_tokens is not None:
+        reason = "with speculative decoding, the time depends on the text"
+        return subject.not_applicable("no caching", reason)
     distinct_s, repeated_s = [], []
     # New and repeated batches alternate, so that drift affects both. A cache can hold the batch that runs twice.
     for batch in distinct:
@@ -139,20 +190,20 @@ def check_no_caching(subject: Subject, variant: str) -> Finding:
         # Copies may be faster without a cache: they use the same experts of a MoE layer.
         copies_s = min(seconds_of(subject.generate([batch[0]] * size)) for batch in distinct)
         text += f"; copies in a batch take {copies_s / min(distinct_s):.3f} times as long"
-    return judged("no caching", text, holds=max(repeated_s) >= min(distinct_s) * (1 - WITHIN), variant=variant)
+    return subject.judged("no caching", text, holds=max(repeated_s) >= min(distinct_s) * (1 - WITHIN))
 
 
-def check_length(subject: Subject, variant: str) -> Finding:
+def check_length(subject: Subject) -> Finding:
     lengths = {len(row) for row in subject.generate(subject.own).tokens}
     wanted = subject.point.new_tokens
     text = f"sequences of {', '.join(map(str, sorted(lengths)))} tokens for {wanted}"
-    return judged("length and end", text, holds=lengths == {wanted}, variant=variant)
+    return subject.judged("length and end", text, holds=lengths == {wanted})
 
 
-def check_first_token(subject: Subject, variant: str) -> Finding:
+def check_first_token(subject: Subject) -> Finding:
     """Check that the first token and TTFT agree with generations of a single token."""
-    many = [subject.generate(subject.own) for _ in range(REPEATS)]
-    one = [subject.generate(subject.own, 1) for _ in range(REPEATS)]
+    many = [subject.generate(subject.own) for _ in range(subject.repeats)]
+    one = [subject.generate(subject.own, 1) for _ in range(subject.repeats)]
     ttft_s = min((generation.first_ns - generation.start_ns) / 1e9 for generation in many)
     alone_s = min(map(seconds_of, one))
     same = [row[0] for row in many[0].tokens] == [row[0] for row in one[0].tokens]
@@ -160,22 +211,50 @@ def check_first_token(subject: Subject, variant: str) -> Finding:
         f"TTFT {ttft_s * 1e3:.3f} ms; a generation of one token takes {alone_s * 1e3:.3f} ms and has "
         f"{'the same' if same else 'another'} token; TTFT at least {EARLIEST} of that time"
     )
-    return judged("first token", text, holds=same and ttft_s >= alone_s * EARLIEST, variant=variant)
+    return subject.judged("first token", text, holds=same and ttft_s >= alone_s * EARLIEST)
 
 
-def check_clock(subject: Subject, variant: str) -> Finding:
+def check_clock(subject: Subject) -> Finding:
     """Compare the engine's latency with a host timer around the call and, on a GPU, with CUDA events."""
+    if subject.source.is_elsewhere:
+        return _check_distant_clock(subject)
     ratios: dict[str, list[float]] = {"the loop by hand": []}
-    for _ in range(REPEATS):
+    for _ in range(subject.repeats):
         generation, by_hand_s = timed_by_hand(subject.device, lambda: subject.generate(subject.own))
         ratios["the loop by hand"].append(seconds_of(generation) / by_hand_s)
-        if subject.device.kind != "cpu" and not subject.source.is_elsewhere:
+        if subject.device.kind != "cpu":
             generation, events_s = timed_by_events(lambda: subject.generate(subject.own))
             ratios.setdefault("device events", []).append(seconds_of(generation) / events_s)
     medians = {name: statistics.median(values) for name, values in ratios.items()}
     text = "; ".join(f"{value:.4f} of {name}" for name, value in medians.items())
     holds = all(abs(value - 1) <= WITHIN for value in medians.values())
-    return judged("clock", f"the engine's latency is {text}; limit {WITHIN:.0%}", holds=holds, variant=variant)
+    return subject.judged("clock", f"the engine's latency is {text}; limit {WITHIN:.0%}", holds=holds)
+
+
+def _check_distant_clock(subject: Subject) -> Finding:
+    """Compare differences of two lengths, in which the message between the processes cancels."""
+    if subject.point.new_tokens == 1:
+        reason = "a call of one token from another process includes the message between the processes"
+        return subject.not_applicable("clock", reason)
+
+    def medians(new_tokens: int) -> tuple[float, float]:
+        """Return the engine's latency, and the further time of the call."""
+        timed = [
+            timed_by_hand(subject.device, lambda: subject.generate(subject.own, new_tokens))
+            for _ in range(subject.repeats)
+        ]
+        latencies_s = [seconds_of(generation) for generation, _ in timed]
+        further_s = [seconds - seconds_of(generation) for generation, seconds in timed]
+        return statistics.median(latencies_s), statistics.median(further_s)
+
+    long_s, long_further_s = medians(subject.point.new_tokens)
+    short_s, short_further_s = medians(1)
+    ratio = (long_s - short_s) / (long_s - short_s + long_further_s - short_further_s)
+    text = (
+        f"the engine's latency is {ratio:.4f} of the loop by hand, by the difference between "
+        f"{subject.point.new_tokens} tokens and one token; limit {WITHIN:.0%}"
+    )
+    return subject.judged("clock", text, holds=abs(ratio - 1) <= WITHIN)
 
 
 def timed_by_hand(device: Device, generate: Callable[[], Generation]) -> tuple[Generation, float]:
@@ -197,25 +276,46 @@ def timed_by_events(generate: Callable[[], Generation]) -> tuple[Generation, flo
     return generation, begin.elapsed_time(end) / 1e3
 
 
-def check_weights(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
+def check_weights(subject: Subject) -> Finding:
     """Compare the weight bytes after generations with the record: some libraries unpack weights on first use."""
-    model: Any = getattr(subject.source, "model", None)
-    loads = [record.load for record in cast("Sequence[GenerationRecord]", records) if record.load]
-    if model is None or not loads:
-        return not_applicable("weights", "the engine has the weights in a process of its own", variant)
-    recorded = loads[0].weight_bytes
-    ratio = weight_bytes(model) / recorded
-    text = f"{ratio:.4f} of the record's {gib(recorded)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
-    return judged("weights", text, holds=abs(ratio - 1) <= WITHIN, variant=variant)
+    now_bytes = weight_bytes_of(subject.source)
+    if now_bytes is None:
+        reason = "the engine has the weights in a process of its own, which does not count them after loading"
+        return subject.not_applicable("weights", reason)
+    loads = [record.load for record in cast("Sequence[GenerationRecord]", subject.records) if record.load]
+    expected, owner = (loads[0].weight_bytes, "the record's") if loads else (subject.opened_bytes, "the loaded")
+    ratio = now_bytes / (expected or now_bytes)
+    text = f"{ratio:.4f} of {owner} {gib(expected)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
+    return subject.judged("weights", text, holds=abs(ratio - 1) <= WITHIN)
+
+
+def weight_bytes_of(source: TokenSource) -> int | None:
+    """Return the bytes of the weights now; None if another process does not count them."""
+    if source.model is not None:
+        return weight_bytes(source.model)
+    external = source.facts().external
+    # The driver of vLLM alone reads layers, and with them the weights, at each call.
+    return external.weight_bytes if external and external.linear_methods else None
+
+
+CHECKS: dict[str, Callable[[Subject], Finding]] = {
+    "length and end": check_length,
+    "first token": check_first_token,
+    "timed output": check_timed_output,
+    "no caching": check_no_caching,
+    "clock": check_clock,
+    "weights": check_weights,
+}
 
 
 def main() -> None:
-    """Print the findings of a saved job (first argument) and its records (other arguments) as JSON."""
+    """Print the findings of a saved job (first argument) and its records (other arguments), each as a line of JSON."""
     from benchmarker.schema.record_io import read_record
 
-    with quiet_libraries(verbose=False):
-        findings = check_variant(Path(sys.argv[1]), [read_record(Path(path)) for path in sys.argv[2:]])
-    print(json.dumps([finding.model_dump() for finding in findings]))
+    with quiet_libraries(verbose=False) as streams:
+        job, records = read_job_file(Path(sys.argv[1])), [read_record(Path(path)) for path in sys.argv[2:]]
+        for finding in check_variant(cast("GenerationJob", job), records):
+            print(finding.model_dump_json(), file=streams.out, flush=True)
 
 
 if __name__ == "__main__":

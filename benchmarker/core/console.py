@@ -51,7 +51,7 @@ class Terminal:
             self._print(text)
 
     def note(self, text: str) -> None:
-        """Print a line wrapped between words. A child process prints it unwrapped, and its parent wraps it."""
+        """Print a line, wrapped between words. A child process does not wrap it, because its parent will."""
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         width = sys.maxsize if PARENT in os.environ else self._width
         lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -66,12 +66,12 @@ class Terminal:
             self._steps.step(clean(what), finished, total)
 
     def pin(self, text: str) -> None:
-        """Keep the lines of `text` below all later output, in place of lines pinned earlier. Empty text pins none."""
+        """Keep the lines of `text` below all later output, in place of lines pinned before; "" removes these."""
         if self.can_pin:
             self._pinned.show(clean(text))
 
     def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks: as `show` in a terminal, else or if quiet as markdown. If quiet, skip blocks with `detail`."""
+        """Print blocks as `show` does, or as markdown in a file or if quiet. If quiet, a `detail` is not printed."""
         if self._out.is_terminal and not self._quiet:
             self.show(blocks)
         elif not (self._quiet and detail):

@@ -141,7 +141,7 @@ def write_problem(error: OSError, *, remedy: str) -> str:
 
 
 def read_problem(path: Path | str, error: OSError) -> str:
-    """Return `text.txt: cannot be read: Permission denied`; as `path`, `--text text.txt` is possible too."""
+    """Return `text.txt: cannot be read: Permission denied`. `path` may begin with an option: `--text text.txt`."""
     return f"{path}: cannot be read: {error.strerror or error}"
 
 
@@ -199,7 +199,7 @@ def report_library_conflicts() -> Iterator[None]:
 
 
 def _library_conflict(error: ImportError) -> str | None:
-    """Return a description of the conflict; None if the faulty import is in this package."""
+    """Return a description of the conflict between two libraries; None if the faulty import is in this package."""
     while isinstance(error.__cause__, ImportError):
         # transformers raises an error of its own, whose cause is the first error.
         error = error.__cause__

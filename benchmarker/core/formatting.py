@@ -129,7 +129,7 @@ def approximate_range(low_s: float, high_s: float) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a file name: `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`, which ends in its SHA-256."""
+    """Return a file name: `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`, with a hash at its end."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
     if safe == name:
         return safe

@@ -136,7 +136,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
-    """Return the verdict on a ratio; "same" if its whole interval lies within 1 / (1 + band) and 1 + band."""
+    """Return the verdict on a ratio; "same" if its whole interval lies between 1 / (1 + band) and 1 + band."""
     if ratio.low is None or ratio.high is None or adjusted_p is None:
         return "not tested"
     bottom, top = 1 / (1 + band), 1 + band
@@ -154,7 +154,7 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
 
 
 def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
-    """Return the number of additional rounds for a verdict at the present spread; None if above 40 in total."""
+    """Return the number of additional rounds that would decide at the present spread; None if 40 in total would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
     distance, edge = abs(math.log(ratio.value)), math.log(1 + band)

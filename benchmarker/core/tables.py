@@ -86,7 +86,7 @@ class Column(Generic[RowT]):
     text: Callable[[RowT], str]
     align: str = "right"
     sort: Callable[[RowT], float | None] | None = None
-    """Returns the number by which a row is sorted, or None if the row has no number. Without it, the text is used."""
+    """Returns the number by which a row is sorted, or None. A column without this function is sorted by its text."""
     is_more_better: bool = False
     help: str = ""
 

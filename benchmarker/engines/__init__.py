@@ -1,1 +1,1 @@
-"""Engines that make the tokens, in this process or in a process of their own."""
+"""Engines that generate tokens, in this process or in a process of their own."""

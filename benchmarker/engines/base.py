@@ -1,4 +1,4 @@
-"""The contract of an engine: it opens a checkpoint, and the open checkpoint makes tokens.
+"""Interface of engines: an `Engine` opens a checkpoint as a `TokenSource`, which generates tokens.
 
 An engine runs in this process (decoders/) or in a process of its own (external/). Importing this file needs no torch.
 """
@@ -31,7 +31,7 @@ NEEDS_GPU = {
     "cuda_graph": "a CPU has no graphs to capture; use --engine eager or compile there",
     "native": "native needs a CUDA GPU, for which its kernels are written; use --engine compile",
 }
-"""Engines that a CPU cannot run, with the reason."""
+"""Engines that cannot run on a CPU, with the reason that is shown to the user."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,20 @@ class Form:
     options: Options
     dtype: DType  # Type of the weights that are not quantized, and of the activations.
     engine_options: Options = field(default_factory=Options)
-    gpus: int = 1  # GPUs that share the model; on a CPU, processes.
+    gpus: int = 1  # Number of GPUs that share the model; on a CPU, number of processes.
     split: Split = "tensors"
 
 
 @dataclass(frozen=True)
 class Scores:
     log_probabilities: NDArray[numpy.float32]
-    """Natural logarithms, [positions, vocabulary], on the host. Row i is the distribution of the token that follows
-    the prompt and i further ids; a prompt of one id gives as many rows as ids."""
+    """Natural logarithms, [positions, vocabulary], on the host. Row i predicts the token after the prompt and i further
+    ids of the text; with a prompt of one id, there is one row per id."""
 
 
 @dataclass(frozen=True)
 class PrefillScores:
-    """Likeliest tokens after each position of a text, by the engine's *prefill*, which is not timed like a step."""
+    """Likeliest tokens after each position of a text, computed by the engine's *prefill* instead of decode steps."""
 
     ids: NDArray[numpy.int64]  # [positions, top]; -1 if the engine returned fewer.
     log_probabilities: NDArray[numpy.float32]
@@ -63,27 +63,27 @@ class PrefillScores:
 
 
 class TokenSource:
-    """A checkpoint that an engine has opened. `generate` is timed. The methods of scores are used for quality; None
-    stands for a score that the engine cannot compute."""
+    """A checkpoint that an engine has opened. `generate` is timed. The methods `*_scores` are used to measure quality
+    and return None if the engine cannot compute the scores."""
 
     model: PreTrainedModel | None = None  # The torch model, if it is in this process.
-    is_elsewhere: bool = False  # True if another process makes the tokens.
+    is_elsewhere: bool = False  # True if another process runs the model.
     loaded: LoadFacts | None = None
     shares: int = 1  # Number of GPUs among which every weight is divided.
     kv_value_bytes: float | None = None
-    """Bytes of a value in a quantized KV cache, scales included; None if the cache has the activations' type."""
+    """Bytes per value of a quantized KV cache, scales included; None if the cache has the activations' type."""
 
     @property
     def is_library_step(self) -> bool:
-        """True if `step_scores` already runs the libraries' own decode step, with nothing captured or compiled."""
+        """True if `step_scores` runs the libraries' own decode step, neither captured nor compiled."""
         return False
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        """Return the greedy continuation of one text, at any shape that is ready. Raises UnsupportedError."""
+        """Return the greedy continuation of one text, not timed, at any batch size. Raises UnsupportedError."""
         return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
-        """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then a decode step for each other."""
+        """Score a text by the timed path: prefill of the first `prompt_tokens` ids, then one decode step per id."""
         return None
 
     def forward_scores(self, ids: TokenIds) -> Scores | None:  # noqa: ARG002
@@ -91,7 +91,7 @@ class TokenSource:
         return None
 
     def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:  # noqa: ARG002
-        """Score a text by the engine's prefill, one row per id. None if `step_scores` works instead."""
+        """Score a text by the engine's prefill, one row per id. None if the engine has `step_scores`."""
         return None
 
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
@@ -105,8 +105,8 @@ class TokenSource:
 
         Args:
             prompt_ids: [batch][prompt_tokens].
-            context: [batch][depth]: ids before the prompt, in the KV cache when the clock starts. Filling the cache
-                happens only at the first call with the same object.
+            context: [batch][depth]: ids before the prompt, which are in the KV cache when the clock starts. The cache
+                is filled at the first call with an object and reused at later calls with the same object.
         """
         raise NotImplementedError
 
@@ -114,22 +114,22 @@ class TokenSource:
         raise NotImplementedError
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        """Return the peak of each of several GPUs in the newest generation; empty for one GPU, and if unknown."""
+        """Return each GPU's peak memory in the newest generation; empty for a single GPU, and if unknown."""
         return ()
 
     def peak_bytes(self) -> int | None:
-        """Return the peak memory of the timed generations; None if this process's own peaks measure it."""
+        """Return the peak memory of the timed generations; None if the caller measures it in this process."""
         return None
 
     def timed(self) -> AbstractContextManager[None]:
-        """Surround the timed repeats: a recompilation there raises UnsupportedError."""
+        """Return the context of the timed generations, in which a recompilation raises UnsupportedError."""
         return nullcontext()
 
     def check(self) -> None:
-        """Check, after the timed repeats, that the engine ran as the row claims. Raises UnsupportedError."""
+        """Check after the timed generations that the engine ran as its name claims. Raises UnsupportedError."""
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:  # noqa: ARG002
-        """Return the kernels of one decode step at the shape that ran last; None before that, and if unknown."""
+        """Count the kernels of one decode step at the shape that ran last; None before a generation, or if unknown."""
         return None
 
     @property
@@ -137,7 +137,7 @@ class TokenSource:
         return None
 
     def step_facts(self) -> StepFacts | None:
-        """Return facts about the step at the shape that ran last; None if no step is kept between calls."""
+        """Return facts about the decode step at the shape that ran last; None for engines that keep no step."""
         return None
 
 
@@ -146,19 +146,18 @@ class Engine:
     summary: str
     options: type[Options] = Options
     quantizing_option: str | None = None
-    """Engine option that quantizes a checkpoint of 16 bit. Its value replaces the quantization in a variant's name."""
+    """Option that makes the engine quantize a 16-bit checkpoint. Its value is the quantization in a variant's name."""
     sizing_options: tuple[str, ...] = ()
-    """Engine options for limits and buffers. They are not part of a variant's name."""
+    """Engine options that set limits and buffer sizes. They are not part of a variant's name."""
     mixes_prefill = False
-    """True if the engine prefills some sequences of a batch while it decodes others, so that the decode rate of a
-    batch has another meaning."""
+    """True if the engine prefills some sequences of a batch while decoding others: decode rates include prefill."""
 
     def why_not_installed(self) -> str | None:
         """Return how to install the engine; None if it is installed."""
         return None
 
     def why_not_split(self, form: Form) -> str | None:
-        """Return why several GPUs cannot share this form; None if they can."""
+        """Return why several GPUs cannot share a model in this form; None if they can."""
         raise NotImplementedError
 
     def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:

@@ -1,6 +1,7 @@
-"""Text in, text out, with a model in any quantization and by the step that is measured.
+"""Generation of text with a model in any quantization, by the same decode step that is measured.
 
-Greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text includes the engine's set-up.
+Generation is greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text sets up the
+engine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""Text that a tokenizer returns for an incomplete character, whose other bytes are in the next token."""
+"""Text that a tokenizer returns for a character whose remaining bytes are in the next token."""
 
 
 class Generator:
@@ -69,7 +70,7 @@ class Generator:
     def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[True]) -> Iterator[str]: ...
 
     def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
-        """Continue the text, or `stream` pieces of text as soon as they are known. Raises BenchmarkerError."""
+        """Return the continuation of a text; if `stream`, an iterator over its pieces. Raises BenchmarkerError."""
         if self._chat_template:
             messages = [{"role": "user", "content": text}]
             text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -99,7 +100,7 @@ class Generator:
         prompt = self._decoder.tensor([ids])
         decode = self._tokenizer.decode
         tokens: list[int] = []
-        # A few tokens are decoded at a time, together with those before them: a space may belong to either.
+        # New tokens are decoded together with the previous few, because the text of a token depends on the one before.
         settled = printed = 0
         try:
             for more in self._decoder.stream(prompt, new_tokens, self.stop_tokens):

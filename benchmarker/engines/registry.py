@@ -1,4 +1,4 @@
-"""Engines by name. A new engine is one file in this folder and one line here."""
+"""Engines by name. A new engine needs one file in this folder and one entry in `ENGINES`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NativeOptions(Options):
     """Options of the engine `native`."""
 
     prefill: Prefill = "captured"
-    """captured: prefill is one graph launch too, recorded for each padded length at its first prompt. plain: prefill
+    """captured: prefill replays a graph, which is recorded at the first prompt of each padded length. plain: prefill
     launches the model's own kernels one by one."""
 
 
@@ -64,7 +64,7 @@ ENGINES: dict[str, Engine] = {
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
 """Engines that run a transformers model in this process, in every quantization."""
-HOST_BOUND_ENGINES = frozenset({"eager"})  # Engines whose decode steps wait for Python on a GPU.
+HOST_BOUND_ENGINES = frozenset({"eager"})  # Engines whose decode steps are limited by Python, not by the GPU.
 
 
 def torch_engine(name: str) -> TorchEngine:

@@ -52,8 +52,8 @@ def make_job(
 ) -> Job:
     """Make and check a job of its workload's class; raises SpecError.
 
-    In `typed`, the value of a mapping such as `variant.options` is a list of key=value. `workload` is None for the
-    config's, or the default. `experiment` is the content of the config file if it was read already.
+    In `typed`, the value of a mapping such as `variant.options` is a list of key=value. If `workload` is None, it is
+    that of the config, else the default. `experiment` is the content of the config file if it was read already.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
@@ -226,7 +226,7 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
     """Return a key of everything that determines a cell's result: SHA-256 of canonical JSON, in hex.
 
     Two cells with one key are interchangeable. The key does not contain the variant's name, the round, the number of
-    rounds, the profile, or which of several equal cards it was; a sweep keeps each round on one card.
+    rounds, the profile, or the number and UUID of the GPU; a sweep measures each round on a single GPU.
     """
     determining = {
         "schema": SCHEMA_VERSION,

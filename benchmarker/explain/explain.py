@@ -21,7 +21,7 @@ from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
-"""Quotient of times with and without profiler below which the profiled process must have had a higher clock."""
+"""Quotient (time with profiler) / (time without) below which the profiled process must have had a higher clock."""
 SLOWER_PROFILED = 1.05
 
 
@@ -113,7 +113,7 @@ FALLBACKS = {
     "TorchFusedLinear": "gptqmodel's fallback",
 }
 DEQUANTIZE_FROM = 0.15
-"""Share of dequantization in the kernel time from which most weights must be dequantized before they are multiplied."""
+"""Share of the kernel time. If dequantization takes more, most weights are dequantized before they are multiplied."""
 SHOWN_KERNELS = 3
 FEW = 1 / 3
 """Number of low-bit products per quantized layer below which most layers used another kernel. Fusion can merge up to
@@ -204,7 +204,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
 
 
 def with_bounds(rows: Sequence[Row], explanations: Sequence[Explanation | NotExplained]) -> tuple[Row, ...]:
-    """Return the rows with `bound_by`. An explanation applies to all cells of its variant with the same context."""
+    """Return the rows with `bound_by`. An explanation applies to all cells of its variant with equal `context`."""
     explained = [each for each in explanations if isinstance(each, Explanation) and each.cell]
     bounds = {(each.variant, each.cell and each.cell.context): each.verdict.bound for each in explained}
     return tuple(
@@ -236,7 +236,7 @@ class Contrast:
 
     @property
     def ratio(self) -> float:
-        """Time per unit of the variant divided by the baseline's."""
+        """Variant's time per unit of work, divided by the baseline's: above 1 is slower."""
         return self.variant.waterfall.total_s / self.baseline.waterfall.total_s
 
     @property

@@ -18,7 +18,7 @@ CONVERSION_SHARE = 0.15
 FEWEST_PRODUCTS = 8  # Smallest number of matrix products at which an equal number of copies is no coincidence.
 FINEST_S = 1e-9  # Finest printed time, one nanosecond. Smaller remainders are rounding errors.
 SAME_NUMBER = 0.10
-"""Largest relative difference between the numbers of copies and products. The output layer and prefill cause one."""
+"""Largest relative difference between the numbers of copies and products. The output layer and prefill add some."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Ceiling:
     """Range of the rate at which the profiled kernels would run if they did not wait for the host."""
 
     per_s: float
-    least_per_s: float | None  # Lower end: each kernel takes an empty kernel's time more; None if not measured.
+    least_per_s: float | None  # Lower end: an empty kernel's time is added per kernel; None if not measured.
 
 
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
@@ -185,9 +185,9 @@ def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
 
 
 def rate_in_graph(phase: Phase, limits: Limits | None, *, units: int) -> Ceiling:
-    """Return a range of units per second in a replayed graph: units / busy, and units / (busy + kernels * time of an
-    empty kernel in a replayed graph). The second is a lower limit: eight graphs took 0.11 to 0.45 us more per kernel,
-    and an empty kernel takes 0.53 to 0.79 us (results/reference/h100-runtimes and h200-runtimes)."""
+    """Return the upper and lower limit of units per second in a replayed CUDA graph: units / busy, and units /
+    (busy + kernels * t) with t the time of an empty kernel in a graph. Eight graphs took 0.11 to 0.45 us more per
+    kernel than busy, and t is 0.53 to 0.79 us (results/reference/h100-runtimes and h200-runtimes)."""
     if limits is None or limits.graph_kernel_s is None:
         return Ceiling(units / phase.busy_s, None)
     longest_s = phase.busy_s + phase.kernel_calls * limits.graph_kernel_s

@@ -78,7 +78,7 @@ ADVICE: dict[Bound, str] = {
 
 
 def verdict_of(timed: Timed, unit: str) -> Verdict:
-    """Return the verdict. It has two alternative bounds if the profiler may have changed the largest share."""
+    """Return the bottlenecks. There are two alternatives if the profiler may have changed the order of the shares."""
     phase, floor, fall = timed.phase, timed.floor, timed.waterfall
     bounds = bounds_of_shares(timed.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (
@@ -156,7 +156,7 @@ def _detail(bound: Bound, timed: Timed) -> str:
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
-    """Return the shares for kernels that the profiler slowed by `slowed`: shorter kernels and longer gaps."""
+    """Return the shares if the profiler slowed the kernels by the factor `slowed`: shorter kernels, longer gaps."""
     factor = max(least, slowed) / least
     busy = {share.name: share for share in shares if share.name != "gaps"}
     total_s = sum(share.seconds for share in shares)

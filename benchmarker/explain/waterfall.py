@@ -116,11 +116,10 @@ class NotExplained:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """Profile of a variant and its time without the profiler. `explain` changes `phase`: a copy that converts each
-    weight then counts as unpacking."""
+    """Profile of a variant, its time without the profiler, and facts for its explanation."""
 
     record: RunRecord
-    phase: Phase
+    phase: Phase  # In an `Explanation`, the time of a `Conversion` is counted as dequantization.
     total_s: float  # Seconds per unit without the profiler, over all processes.
     cell: CellKey | None = None
     floor: Floor | None = None

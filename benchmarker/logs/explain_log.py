@@ -1,4 +1,4 @@
-"""Reading of profiler tables, with the timed runs if the text is a log of runs, and of a trace's kernels."""
+"""Reading of logs with profiler tables and timed runs, and of Chrome traces."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _tables_of_trace(path: Path) -> list[ProfilerTable]:
-    """Return a table of the kernels of each device; of the operators if there are no kernels. Raises ResultsError."""
+    """Return a table of kernels per device, or a table of operators if there are no kernels. Raises ResultsError."""
     events = chrome_trace.read_trace(path)
     table = ProfilerTable(line=0, rows=(), title=path.name, process=None, text="")
     devices: list[int] = []

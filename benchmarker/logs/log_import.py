@@ -130,7 +130,7 @@ def _check(kind: str | None, quants: Sequence[str], day: str | None) -> None:
 
 
 def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """Return the runs with their variants, from `--quant` if it is given. Raises ResultsError or SpecError."""
+    """Return the runs with their variants, from `--quant` or else the log. Raises ResultsError or SpecError."""
     if not any(run.cells for run in runs):
         raise ResultsError(
             f"{path}: no run found; a log has lines such as "

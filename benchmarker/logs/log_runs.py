@@ -142,7 +142,7 @@ class Evidence:
 
 
 def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
-    """Return the variant of the run after `events`: that which they name, else `earlier`; None if unknown."""
+    """Return the variant of the run that follows `events`: named by `events`, or else `earlier`; None if unknown."""
     evidence, is_fresh = earlier, False
     for event in events:
         name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
@@ -244,7 +244,7 @@ def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
 
 
 def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> Iterator[Event]:
-    """Drop short lines except headings: lines that name a quantization, and lines such as `# New` just above a run."""
+    """Drop short lines that are no headings. A heading names a quantization, or is like `# New` just above a run."""
     for event, following in zip_longest(events, events[1:]):
         label = event.groups.get("label")
         is_heading = label is None or _named(label) is not None

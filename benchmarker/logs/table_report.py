@@ -1,4 +1,4 @@
-"""Explanation of profiler tables: time by category and by row, conclusions from it, and differences between tables.
+"""Explanation of profiler tables: time by category and by row, conclusions, and differences between tables.
 
 A printed table has kernel time by row and its total. It shows no gaps between kernels, does not separate prefill from
 decode, and all of it was measured with the profiler on. A trace shows the gaps too.
@@ -28,10 +28,10 @@ REPEATED = 1.01  # Sum of all rows' own times divided by the total, above which 
 WORTH_A_LINE = 0.05  # Share of the time from which a fact is printed.
 BUSY = 0.90
 LAUNCH_S = 20e-6
-"""Mean duration of launches above which they waited for room in the queue; a launch alone takes some microseconds."""
+"""Mean duration of a launch from which launches waited for room in the queue; a launch alone takes a few us."""
 MOST_CATEGORIES = 3  # Categories that a sentence on a difference names.
 WORTH_NAMING = 0.02  # Difference, as a share of the larger table's time, from which it is printed.
-EQUAL = 1.005  # Ratio of two times that are printed as equal.
+EQUAL = 1.005  # Largest ratio of two times that are printed as equal.
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "hipLaunchKernel", "hipModuleLaunchKernel")
 
 
@@ -223,7 +223,7 @@ def _float32_products(table: ProfilerTable) -> Iterator[str]:
 
 
 def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
-    """Yield the device's time relative to the host's rows, which may be of several threads and exclude Python."""
+    """Yield facts on the device's time relative to the host's rows (of one or several threads, without Python)."""
     if table.cpu_s:
         busy = device_s / table.cpu_s
         share = "" if busy > 1 else f", {percent(busy)}"
@@ -263,7 +263,7 @@ def _allocations(table: ProfilerTable) -> list[TableRow]:
 
 
 def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
-    """Compare the tables of one process with its first, and the processes of one run with each other."""
+    """Compare each table of the first process with its first table, and the processes of one run with each other."""
     first = reports[0]
     same = [report for report in reports if report.table.process == first.table.process]
     names = _names(same)
@@ -277,7 +277,7 @@ def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
 
 
 def _processes(reports: Sequence[TableReport]) -> list[Block]:
-    """Return the categories in which the first tables of the processes differ."""
+    """Return a comparison of the processes' first tables: the categories in which they differ."""
     ordered = list({report.table.process: report for report in reversed(reports)}.values())
     ordered.sort(key=lambda report: report.table.line)
     if len(ordered) < 2:
@@ -332,7 +332,7 @@ def _signed(change_s: float) -> str:
 
 
 def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
-    """Return the time by category, with a column for each table that has the differences from the first table."""
+    """Return one table of time by category, with a column for each profiler table and its difference from the first."""
     first = reports[0]
     unit = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
     lines: list[tuple[str, ...]] = [

@@ -19,7 +19,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class ToolRow:
-    """Result of another benchmark; None for values that the tool does not report. Times are medians if it has them."""
+    """Result of another benchmark. Times are medians if the tool reports medians; values that it lacks are None."""
 
     tool: str
     model: str | None
@@ -158,7 +158,7 @@ def vllm_throughput(run: Values) -> ToolRow:
 
 
 def sglang_one_batch(run: Values) -> ToolRow:
-    """Return the row of bench_one_batch or bench_one_batch_server. Their prefill includes the first token."""
+    """Return the row of bench_one_batch or bench_one_batch_server, whose prefill time includes the first token."""
     new = int(run["output_len"])
     latency_s = float(run.get("total_latency") or run["latency"])
     ttft_s = _number(run.get("prefill_latency") or run.get("last_ttft"))

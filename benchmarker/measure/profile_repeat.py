@@ -1,4 +1,4 @@
-"""Profile one repeat with torch.profiler. Only shares of time are valid: it slows the host by half or more.
+"""Profile one repeat with torch.profiler, which slows the host by half or more: only shares of time are valid.
 
 Shapes are not recorded, because recording them keeps tensors alive and changes the memory peak of the repeat.
 """

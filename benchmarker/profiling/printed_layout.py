@@ -83,8 +83,8 @@ def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
         position = match[1].end()
 
 
-def plausible(headings: str) -> int:
-    """Return a score of joined heading lines: columns, minus 2 per device. A wrong join adds one: `Self CUDAMem`."""
+def join_score(headings: str) -> int:
+    """Return the columns of joined headings minus 2 per device. Wrong joins seem to add devices: `Self CUDAMem`."""
     names = [column.name for column in columns_of(headings[len("Name") :])[0]]
     devices = {match[1] for name in names if (match := re.match(r"(?:Self )?(\w+)", name))}
     return len(names) - 2 * len(devices - {"CPU"})
@@ -146,7 +146,7 @@ _HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d)\s*[:|]*$")
 
 
 class Prefix(NamedTuple):
-    """Text before each line of a process."""
+    """Text that a logger or launcher writes before each line of a process."""
 
     pattern: re.Pattern[str]
     rank: int | None = None

@@ -1,7 +1,7 @@
 """Reader of the tables that `print(prof.key_averages().table())` prints, from a log, a README or a bug report.
 
 Pasted tables have lost their layout: a logger's prefix on every line, lines wrapped at a terminal's width, single
-spaces, markdown, missing rules or headings. So cells are recognized by their types and their order, not by position:
+spaces, markdown, no headings or lines of dashes. So cells are recognized by their types and order, not by position:
 
     aten::mm    6.58%  134.363ms  9.33%  190.676ms  20.547us  424.475ms  84.88%  424.531ms  45.747us  9280
     name        percent  time     percent  time      time       time     percent   time      time     count
@@ -144,7 +144,7 @@ def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable
     text, end = lines[at].body[begin:].rstrip(), at + 1
     columns, rest = layout.columns_of(text[len("Name") :])
     while end < len(lines) and not _dashes(lines[end].body) and not re.search(r"\d", lines[end].body):
-        best = max((text + glue + lines[end].body.rstrip() for glue in ("", " ")), key=layout.plausible)
+        best = max((text + glue + lines[end].body.rstrip() for glue in ("", " ")), key=layout.join_score)
         more, rest_of_more = layout.columns_of(best[len("Name") :])
         if len(more) <= len(columns):
             break

@@ -52,7 +52,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class ProfilerTable:
-    """One table of a text, or the kernels of one device of a trace."""
+    """Profiler table: one table in a text, or the kernels of one device in a trace."""
 
     line: int  # Number of its first line in the text, from 1; 0 for a trace.
     rows: tuple[TableRow, ...]  # In printed order, without rows of negative own time.
@@ -88,7 +88,7 @@ class ProfilerTable:
 
     @property
     def total_s(self) -> float:
-        """Time of all kernels, or the sum of the rows if that is more or the total is unknown."""
+        """Time of all kernels; the sum of the rows if the sum is larger or the time is unknown."""
         return max(self.listed_s, self.known_total_s or 0.0)
 
     @property

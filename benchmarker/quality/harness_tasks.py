@@ -39,7 +39,7 @@ def check_tasks(names: Sequence[str]) -> None:
 def run_tasks(
     model: PreTrainedModel, tokenizer: Any, names: Sequence[str], *, limit: int | None, progress: Progress
 ) -> tuple[TaskResult, ...]:
-    """Run tasks of the harness, or its YAML files, with at most `limit` questions each. Raises QualityError."""
+    """Run tasks of the harness, or of YAML files, with at most `limit` questions each. Raises QualityError."""
     from importlib.metadata import version
 
     from lm_eval import simple_evaluate

@@ -204,7 +204,7 @@ def score_against(
     name: str,
     replace: bool,
 ) -> PositionScores:
-    """Compare the saved predictions of the windows `numbers` with the baseline's; `replace` then saves the latter."""
+    """Compare the saved predictions of the windows `numbers` with the baseline's; if `replace`, save the baseline's."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
@@ -216,7 +216,7 @@ def score_against(
 def predictions(
     model: PreTrainedModel, windows: Windows, progress: Progress, numbers: Sequence[int], *, name: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield (window, logits [positions, vocabulary], targets [positions]) of a model's forward over each window."""
+    """Run a forward pass over each window of `numbers`; yield (window, logits [positions, vocabulary], targets)."""
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
     extra: dict[str, Any] = {}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:

@@ -37,7 +37,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
     import numpy
 
     steps, plain = [], []
-    # A quantized KV cache packs new tokens late, but a prompt at once: as the prompt, half of the text is packed.
+    # A quantized KV cache packs a prompt at once but new tokens late, so half of the text is the prompt.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
         forward, step = source.forward_scores(text), source.step_scores(text, prompt_tokens=prompt_tokens)
@@ -64,7 +64,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
 
 
 def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
-    """Return each step's KL divergence, and True for equal most likely tokens; the prompt's row is left out."""
+    """Return for each step the KL divergence, and True if the most likely tokens agree; skip the prompt's row."""
     import numpy
 
     expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)

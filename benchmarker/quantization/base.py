@@ -156,7 +156,7 @@ def reads_torchao(config_name: str) -> Callable[[dict[str, Any]], bool]:
 
 
 def torchao_group(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return `{"group_size": 128}` of a checkpoint that torchao saved; {} for one scale per row."""
+    """Return `{"group_size": 128}` for a checkpoint that torchao saved; {} if it has one scale per row."""
     data = _torchao_type(stored).get("_data") or {}
     granularity = data.get("granularity") or {}
     group = data.get("group_size") or (granularity.get("_data") or {}).get("group_size")

@@ -1,6 +1,6 @@
 """8-bit weights through bitsandbytes: LLM.int8(), which quantizes the activations too.
 
-Each row of weights and of activations has one scale, and the product is of integers. A few input channels have much
+Each row of weights and of activations has one scale, and the GEMM multiplies integers. A few input channels have much
 larger values, which would take the row's resolution: a channel with a value above the threshold is multiplied in 16
 bits, with its weights dequantized. Finding these channels costs extra steps in every product. (Dettmers et al. 2022,
 https://arxiv.org/abs/2208.07339)

@@ -52,7 +52,7 @@ FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 WEIGHT_KEYS = {*FORMAT_KEYS, "calibration_samples", "calibration_tokens"}
 """Options that determine the weights."""
 SMALL = 1 << 27
-"""Parameters below which gptqmodel packs in Python: seconds instead of 40 s to compile its C++ extension."""
+"""Number of parameters below which gptqmodel packs in Python, in seconds; compiling its C++ extension takes 40 s."""
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
@@ -277,7 +277,7 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """Return the content of config.json. Optimum's has an earlier format version, and all calibration tokens."""
+    """Return config.json's content. It replaces optimum's, which has an older format version and the dataset."""
     quantization = gptq_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},

@@ -315,7 +315,7 @@ def prepare_and_load(
 
 
 def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
-    """Load a prepared checkpoint, and quantize the output layer on request; UnsupportedError if no weight is."""
+    """Load a prepared checkpoint with the requested output layer; UnsupportedError if no weight is quantized."""
     refusal = file_refusal(quant, checkpoint)
     if refusal:
         raise UnsupportedError(refusal)

@@ -65,7 +65,7 @@ def torchao_config(options: Int4Options) -> Any:
 
 
 def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:
-    """Raise SpecError if the group size does not divide all layers' inputs: torchao would leave others in 16 bits."""
+    """Raise SpecError if the group size does not divide a layer's inputs: torchao would leave that layer in 16 bits."""
     for key, title in (("hidden_size", "hidden size"), ("intermediate_size", "intermediate size")):
         inputs = checkpoint.config.get(key)
         if isinstance(inputs, int) and inputs % options.group_size:

@@ -25,7 +25,7 @@ from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return at most three sentences; none if nothing was measured."""
+    """Return the answer in at most three sentences; an empty tuple if nothing was measured."""
     if results.sides:
         return _answer_of_sides(results, ranking)
     if ranking.fastest is None:
@@ -137,7 +137,7 @@ def _costs(row: Row, named: Row | None) -> str:
 
 
 def finished_rounds(records: Sequence[RunRecord]) -> int:
-    """Return the number of rounds, without the last if a variant has no record of it."""
+    """Return the number of finished rounds; the last round does not count if a variant has no record of it."""
     last = max(record.round for record in records)
     is_finished = {record.variant.name for record in records if record.round == last} == {
         record.variant.name for record in records
@@ -146,7 +146,7 @@ def finished_rounds(records: Sequence[RunRecord]) -> int:
 
 
 def round_s(records: Sequence[RunRecord]) -> float | None:
-    """Return the seconds of a round: the median time between the starts of two processes, times the number of variants.
+    """Return the duration of a round in s: the median time between two processes' starts, times the number of variants.
 
     The median ignores pauses, such as the one before a resumed sweep. None if no sweep has two processes.
     """

@@ -1,4 +1,4 @@
-"""Sentences around a table: the header above it, the caption and the caveats below it, and a test for drift."""
+"""Sentences around a table: the header above it, and the caption and the caveats below it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
-    """Return the distinct values of the records, separated by commas."""
+    """Return the distinct results of `value_of` for the records, separated by commas."""
     return names(value for value in dict.fromkeys(map(value_of, records)) if value)
 
 
@@ -109,7 +109,7 @@ def _procedure(records: Sequence[RunRecord]) -> str:
 
 
 def caption(results: Results) -> str:
-    """Return one paragraph below the tables; empty if there is no number to explain."""
+    """Return the paragraph that explains the numbers of the tables; empty if no row has numbers."""
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
@@ -230,7 +230,7 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
-    """Return the names of the variants that have a value, by value. Records for which it is None are skipped."""
+    """Return the names of variants by the result of `value_of` for their records. Records with None are skipped."""
     variants: dict[str, dict[str, None]] = {}
     for record in records:
         if value := value_of(record):
@@ -239,7 +239,7 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each reason with the rows that failed for it, except invalid rows, then the failed rounds."""
+    """Return a line for each reason that rows failed for, then lines on failed rounds. Invalid rows are left out."""
     return _failed_rows([row for row in rows if row.status != "invalid"]) + _failed_rounds(rows)
 
 

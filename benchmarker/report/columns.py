@@ -40,7 +40,7 @@ class InCell(Protocol):
 
 
 def names(rows: Sequence[Row]) -> Columns:
-    """Return the column of the variant's name; also of the sweep and the engine (`Row.surroundings`) if they vary."""
+    """Return columns of the variant's name, and of its sweep and engine (`Row.surroundings`) if they vary."""
     columns = [Column[Row]("variant", lambda row: row.name_in_sweep, "left")]
     if any(row.sweep for row in rows):
         columns.append(Column("sweep", lambda row: row.sweep, "left"))
@@ -67,7 +67,7 @@ def axis_column(heading: str, value_of: Callable[[CellKey], Any]) -> Column[InCe
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
-    """Return a column for every metric that repeats have. The first column has the status of rows without numbers."""
+    """Return a column per metric of a timed repeat. Rows without numbers show their status in the first column."""
     if not rows:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
@@ -87,7 +87,7 @@ def metric_column(metric: Metric) -> Column[Row]:
 
 
 def speed_up(rows: Sequence[Row]) -> Columns:
-    """Return the column of the speed-up with its verdict; none if no row has one."""
+    """Return the column of the speed-up with its verdict; no column if no row has a speed-up."""
     if not any(row.speed_up for row in rows):
         return []
     column = _ratio_column(
@@ -100,7 +100,7 @@ def speed_up(rows: Sequence[Row]) -> Columns:
 
 
 def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
-    """Return the column of ratios to `named`, if they differ from the speed-ups; `is_bare` omits the intervals."""
+    """Return a column of ratios to variant `named`; no column if it repeats the speed-ups. `is_bare`: no intervals."""
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
 
@@ -117,7 +117,7 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
 
 
 def changes(rows: Sequence[Row]) -> Columns:
-    """Return the column of each row's ratio to its variant in the first sweep; no column for a single sweep."""
+    """Return the column of ratios to the same variant in the first sweep; no column for a single sweep."""
     first = next((row.sweep for row in rows), "")
     if not first:
         return []
@@ -127,7 +127,7 @@ def changes(rows: Sequence[Row]) -> Columns:
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
-    """Return the column `whole call`, the ratio of whole latencies; no column if all its values equal the speed-up."""
+    """Return the column of ratios of whole-call latencies; no column if it repeats the speed-ups."""
 
     def is_equal(call: SpeedUp | None, speed_up: SpeedUp | None) -> bool:
         if call is None or speed_up is None or speed_up.reference != call.reference:
@@ -166,7 +166,7 @@ def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
 
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
-    """Return the columns of peak memory and of metrics that are measured once per process. All bytes have one unit."""
+    """Return columns of peak memory and of metrics measured once per process; all bytes are in the same unit."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
     units = [metric.shown_unit for metric in facts if any(metric.name in row.facts for row in rows)]
     unit = next((unit for unit in units if unit in ("MiB", "GiB")), None)
@@ -234,7 +234,7 @@ def quality_columns(rows: Sequence[Row]) -> Columns:
 
 
 def bound(rows: Sequence[Row]) -> Columns:
-    """Return the column of each row's bottleneck; none if no row was explained."""
+    """Return the column of each row's bottleneck; no column if no row was explained."""
     if not any(row.bound_by for row in rows):
         return []
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
@@ -269,7 +269,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
 
 
 def first_table(ranking: Ranking) -> Sheet:
-    """Return the rows of the ranking in at most nine columns. The leader is bold."""
+    """Return the table of the ranking's rows, with at most nine columns and the leader in bold."""
     rows = ranking.rows
     leader = ranking.leader.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
@@ -304,14 +304,14 @@ def first_table(ranking: Ranking) -> Sheet:
 
 
 def pace_text(row: Row) -> str:
-    """Return the ranking metric without its interval, a failed row's status, `outlier round 3` or `wide`."""
+    """Return the ranking metric: `36.15`; `outlier round 3` or `wide` for a wide interval; a failed row's status."""
     if row.pace is None:
         return status_words(row.status)
     return measured_text(row, row.pace, scale=row.ranking.scale)
 
 
 def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
-    """Return a value without its interval; `outlier round 3` or `wide` if the interval is wide."""
+    """Return a value without its interval: `36.15`; if the interval is wide, `outlier round 3` or `wide`."""
     if not is_wide(measured):
         return decimal(measured.value * scale)
     return row.spread_text(measured, scale=scale) if row.outlier else "wide"
@@ -331,7 +331,7 @@ def _why(column: Column[Row]) -> Column[Row]:
 
 
 def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
-    """Return a table of the fastest variant in each cell except `shown`; None for no such cell or more than 12."""
+    """Return a table of the fastest variant in each cell except `shown`; None for zero or more than 12 such cells."""
     measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
     if results.sides or not 0 < len(cells) <= MOST_CELLS:
@@ -371,7 +371,7 @@ def contenders(ranking: Ranking) -> list[Row]:
 
 
 def may_lead(ranking: Ranking) -> str:
-    """Return the names of the contenders: `int8, gptq or bnb4`."""
+    """Return the names of `contenders(ranking)`: `int8, gptq or bnb4`."""
     names = [plain_line(row.label) for row in contenders(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]

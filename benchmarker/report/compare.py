@@ -199,7 +199,7 @@ def whole(results: Results) -> list[Block]:
 
 
 def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
-    """Return the short output. `recommendation` replaces the answer, and `sheet` replaces the first table."""
+    """Return the output without `--all`. `recommendation` replaces the answer, and `sheet` replaces the first table."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
     other_sheet = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None

@@ -20,7 +20,7 @@ COMMIT_LENGTH = 7
 
 @dataclass(frozen=True)
 class Past:
-    """Row of the variant in one sweep and cell, with the first record of the sweep."""
+    """Row of a variant in one saved sweep and cell, with the first record of the sweep."""
 
     row: Row
     record: RunRecord

@@ -38,7 +38,7 @@ from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect, parse_json, read_bytes, side_paths
 
-Place = tuple[str, CellKey]  # Variant and cell of a row.
+Key = tuple[str, CellKey]  # Variant and cell of a row.
 Rounds = dict[tuple[str, int], float]  # Times by sweep and round.
 Ratios = Mapping[str, Any]  # Ratio, its interval and its verdict.
 RATIO_PARTS = {"ratio": "value", "ratio_low": "low", "ratio_high": "high"}
@@ -63,22 +63,22 @@ class Verified:
 
 @dataclass(frozen=True)
 class _Expected:
-    numbers: dict[Place, Numbers]  # Metrics, memory and counts of each measured row.
-    seconds: dict[Place, Rounds]  # Ranking metric by round, as seconds or inverse rates.
-    calls: dict[Place, Rounds]  # Latency by round.
-    metrics: dict[Place, str]  # Name of each row's ranking metric; a ratio needs two rows with the same metric.
+    numbers: dict[Key, Numbers]  # Metrics, memory and counts of each measured row.
+    seconds: dict[Key, Rounds]  # Ranking metric by round, as seconds or inverse rates.
+    calls: dict[Key, Rounds]  # Latency by round.
+    metrics: dict[Key, str]  # Name of each row's ranking metric; a ratio needs two rows with the same metric.
     circumstances: Mapping[str, object]
 
-    def rate(self, place: Place) -> float:
+    def rate(self, key: Key) -> float:
         """Return the inverse of the geometric mean of `seconds` over rounds."""
-        return 1 / (centre(self.seconds[place]) or 0.0)
+        return 1 / (centre(self.seconds[key]) or 0.0)
 
     def shown(self, row: Row) -> float:
         """Return the ranking metric in its printed unit."""
-        rate, metric = self.rate(_place(row)), row.ranking
+        rate, metric = self.rate(_key(row)), row.ranking
         return metric.scale * (rate if metric.better == "higher" else 1 / rate)
 
-    def ratios(self, pairs: Mapping[Place, tuple[Place, Place]], times: Mapping[Place, Rounds]) -> dict[Place, Ratios]:
+    def ratios(self, pairs: Mapping[Key, tuple[Key, Key]], times: Mapping[Key, Rounds]) -> dict[Key, Ratios]:
         tested = {
             name: ratio(
                 times[reference], times[row], is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]]
@@ -112,9 +112,9 @@ def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None)
             continue
         reference = references[row.variant]
         has_reference = reference and row.pace and expected.seconds.get((reference, row.cell))
-        values = {**expected.numbers[_place(row)], "reference": reference if has_reference else None}
+        values = {**expected.numbers[_key(row)], "reference": reference if has_reference else None}
         for name, kind in ratios.items():
-            numbers = kind.get(_place(row), {})
+            numbers = kind.get(_key(row), {})
             values |= {f"{name}{part}": numbers.get(part) for part in (*RATIO_PARTS, "verdict")}
         stated = _stated(row)
         for name, value in values.items():
@@ -124,7 +124,7 @@ def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None)
     yield from _printed_checks(results, ranking, expected, ratios)
 
 
-def _place(row: Row) -> Place:
+def _key(row: Row) -> Key:
     assert row.cell is not None
     return row.variant, row.cell
 
@@ -141,11 +141,11 @@ def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
     for row in results.rows:
         if row.cell is None or row.status != "ok":
             continue
-        cells, place = _cells(contents[row.variant], row.cell), _place(row)
-        numbers[place] = numbers_of(cells, row.described.metrics)
-        seconds[place] = seconds_by_round(row.ranking, cells) if row.pace else {}
-        calls[place] = by_round(cells, lambda _, sample: sample.latency_s)
-        metrics[place] = row.ranking.name
+        cells, key = _cells(contents[row.variant], row.cell), _key(row)
+        numbers[key] = numbers_of(cells, row.described.metrics)
+        seconds[key] = seconds_by_round(row.ranking, cells) if row.pace else {}
+        calls[key] = by_round(cells, lambda _, sample: sample.latency_s)
+        metrics[key] = row.ranking.name
     circumstances = {name: values for name, (values, _) in variants.items()}
     return _Expected(numbers, seconds, calls, metrics, circumstances)
 
@@ -169,8 +169,8 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
     if results.has_named_baseline:
         return dict.fromkeys(names, results.baseline), results.baseline
     cell = headline(results.rows)
-    plain = [row for row in results.rows if row.cell and row.is_plain and expected.seconds.get(_place(row))]
-    plain.sort(key=lambda row: (row.cell != cell, -expected.rate(_place(row))))
+    plain = [row for row in results.rows if row.cell and row.is_plain and expected.seconds.get(_key(row))]
+    plain.sort(key=lambda row: (row.cell != cell, -expected.rate(_key(row))))
     engines = {row.variant: row.surroundings for row in results.rows}
     chosen: dict[str, str | None] = {}
     for name in names:
@@ -181,11 +181,11 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
 
 def _expected_ratios(
     results: Results, expected: _Expected, references: Mapping[str, str | None], named: str | None
-) -> dict[str, dict[Place, Ratios]]:
+) -> dict[str, dict[Key, Ratios]]:
     """Return all ratios: key "" for speed-ups, "named " for ratios to `named`, "call " for ratios of whole calls."""
     seconds, calls = expected.seconds, expected.calls
 
-    def pairs(references: Mapping[str, str | None], times: Mapping[Place, Rounds]) -> dict[Place, tuple[Place, Place]]:
+    def pairs(references: Mapping[str, str | None], times: Mapping[Key, Rounds]) -> dict[Key, tuple[Key, Key]]:
         return {
             (variant, cell): ((name, cell), (variant, cell))
             for variant, cell in times
@@ -227,16 +227,16 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
     if ranking.fastest is None or ranking.cell is None:
         return
     where = cell_words(ranking.cell)
-    rates = {row.variant: expected.rate(_place(row)) for row in ranking.measured}
+    rates = {row.variant: expected.rate(_key(row)) for row in ranking.measured}
     fastest = max(rates, key=lambda name: rates[name])
     yield equal(where, "fastest", rates[ranking.fastest.variant], rates[fastest])
     order = list(rates.values())
     yield Check(where, "order of the rows", order, "the fastest first", holds=order == sorted(order, reverse=True))
     # A rival's ratio is the fastest row's rate divided by the rival's rate.
-    pairs = {_place(rival.row): (_place(rival.row), (fastest, ranking.cell)) for rival in ranking.rivals}
+    pairs = {_key(rival.row): (_key(rival.row), (fastest, ranking.cell)) for rival in ranking.rivals}
     ratios = expected.ratios(pairs, expected.seconds)
     for rival in ranking.rivals:
-        numbers = ratios[_place(rival.row)]
+        numbers = ratios[_key(rival.row)]
         for name, part in RATIO_PARTS.items():
             yield equal(where, f"{name} to {rival.row.variant}", getattr(rival.ratio, part), numbers[name])
         if rival.verdict not in ("inconclusive", "not tested"):
@@ -245,14 +245,14 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
 
 
 def _printed_checks(
-    results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Place, Ratios]]
+    results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Key, Ratios]]
 ) -> Iterator[tuple[str, Check]]:
     if ranking.fastest is None or ranking.cell is None:
         return
     where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.fastest.ranking
     for column in first_table(ranking).columns:
         for row in ranking.measured:
-            text, numbers = column.text(row), ratios[""].get(_place(row), {})
+            text, numbers = column.text(row), ratios[""].get(_key(row), {})
             value: float | None = None
             if column.heading == metric.heading and row.ranking is metric:
                 value = expected.shown(row)
@@ -261,9 +261,9 @@ def _printed_checks(
                 if value is not None and NUMBER_OF_TIMES.match(text):
                     yield f"first table, {row.variant}", _interval_check(where, text, numbers)
             elif column.heading == f"vs {results.named}":
-                value = ratios["named "].get(_place(row), {}).get("ratio")
+                value = ratios["named "].get(_key(row), {}).get("ratio")
             elif column.heading.startswith("peak "):
-                size = expected.numbers[_place(row)]["peak_memory_bytes"]
+                size = expected.numbers[_key(row)]["peak_memory_bytes"]
                 value = size / (GIB if column.heading.endswith("GiB") else MIB) if size is not None else None
             if value is not None and not text.startswith(("outlier", "wide")):
                 yield f"first table, {row.variant}", _printed(where, column.heading, text, value)
@@ -273,12 +273,12 @@ def _printed_checks(
     after_name = lines[0].partition(leader.label)[2]
     if match := re.search(rf"{NUMBER} {re.escape(metric.shown_unit)}", after_name):
         yield "answer", _printed(where, metric.heading, match[1], expected.shown(leader))
-    named = ratios["named "].get(_place(leader))
+    named = ratios["named "].get(_key(leader))
     if named and (match := re.search(rf"{NUMBER}x(?: \[{NUMBER}, {NUMBER}\])?", after_name)):
         for part, text in zip(RATIO_PARTS, match.groups(), strict=True):
             if text is not None:
                 yield "answer", _printed(where, part, text, named[part])
-    size = expected.numbers[_place(leader)]["peak_memory_bytes"]
+    size = expected.numbers[_key(leader)]["peak_memory_bytes"]
     if size is not None and (match := re.search(rf"Costs {NUMBER} GiB", " ".join(lines))):
         yield "answer", _printed(where, "peak GiB", match[1], size / GIB)
 

@@ -1,7 +1,7 @@
 """Base class and number types of everything that is read from or written to a file.
 
-Validation is strict: a number in quotes is not a number, and an unknown key is an error with its near miss. A misspelt
-option that is ignored would make a wrong measurement.
+Validation is strict: a number in quotes is not a number, and an unknown key is an error, which suggests the nearest
+key. A misspelt option that is ignored would make a wrong measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result of one compliance check, and the file that keeps the results of a folder beside its records."""
+"""Findings of compliance checks, and comply.json, which holds those of a sweep's folder."""
 
 from __future__ import annotations
 
@@ -38,6 +38,16 @@ class ComplyFile(Plain):
     def of(self, outcome: Outcome) -> list[Finding]:
         return [finding for finding in self.findings if finding.outcome == outcome]
 
+    def with_findings(self, findings: Iterable[Finding]) -> ComplyFile:
+        return self.model_copy(update={"findings": (*self.findings, *findings)})
+
+    @property
+    def passed_variants(self) -> list[str]:
+        """Names of the opened variants without a failed check."""
+        failed = {finding.variant for finding in self.of("failed")}
+        names = dict.fromkeys(finding.variant for finding in self.of("passed"))
+        return [name for name in names if name and name not in failed]
+
 
 def judged(check: str, text: str, *, holds: bool, variant: str | None = None) -> Finding:
     return Finding(check=check, outcome="passed" if holds else "failed", text=text, variant=variant)
@@ -51,12 +61,17 @@ def write_findings(folder: Path, file: ComplyFile) -> None:
     write_atomically(folder / COMPLY_FILE, file.model_dump_json(indent=1) + "\n")
 
 
+def read_findings(folder: Path) -> ComplyFile:
+    return ComplyFile.model_validate_json((folder / COMPLY_FILE).read_bytes())
+
+
 def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Return lines on the checks of each folder that has a comply.json, or on the problem of reading it."""
+    """Return a line per failed check and the count of passed checks, for each folder with a comply.json."""
     lines = []
-    for path in (folder / COMPLY_FILE for folder in folders):
+    for folder in folders:
+        path = folder / COMPLY_FILE
         try:
-            file = ComplyFile.model_validate_json(path.read_bytes())
+            file = read_findings(folder)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -67,5 +82,9 @@ def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
             continue
         passed, failed = file.of("passed"), file.of("failed")
         lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
-        lines += [f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}"]
+        names = file.passed_variants
+        marked = f"; no check of {', '.join(names)} failed" if names else ""
+        lines += [
+            f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}{marked}"
+        ]
     return tuple(lines)

@@ -30,7 +30,7 @@ NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Yaml(yaml.SafeLoader):
-    """Safe YAML with errors for duplicate keys, `1e6` as a number, and dates as text."""
+    """Safe YAML loader that rejects duplicate keys, and reads `1e6` as a number and dates as text."""
 
 
 _Yaml.yaml_implicit_resolvers = {
@@ -58,7 +58,7 @@ _Yaml.add_constructor("tag:yaml.org,2002:map", _unique_keys)
 
 
 def read_experiment(path: Path) -> Any:
-    """Return the experiment, of its workload's class, in a config file or in one that ships with the program."""
+    """Return the experiment in a config file, which may be the name of a shipped config."""
     return parse_experiment(read_config_bytes(path), path)
 
 
@@ -118,7 +118,7 @@ def resolved(
     flags: Mapping[str, str] = NO_FLAGS,
     subject: Plain | None = None,
 ) -> VariantBase:
-    """Return the variant with the registries' names. Errors name the field's option in `flags`, or `where`."""
+    """Return the variant with aliases replaced. An error names a faulty field by its option in `flags`, or `where`."""
     try:
         variant = workload.resolve(variant, subject)
     except FieldError as error:
@@ -128,7 +128,7 @@ def resolved(
 
 
 def validated(kind: type[PlainT], data: dict[str, Any], *, where: str, flags: Mapping[str, str] = NO_FLAGS) -> PlainT:
-    """Check plain data as JSON, which is strict on numbers but takes a list for a tuple."""
+    """Return `data` as a `kind`. It is validated as JSON, which is strict on numbers but takes a list for a tuple."""
     try:
         return kind.model_validate_json(json.dumps(data, allow_nan=True))
     except ValidationError as error:
@@ -140,7 +140,7 @@ def validated(kind: type[PlainT], data: dict[str, Any], *, where: str, flags: Ma
 
 
 def parse_option(text: str) -> tuple[str, Scalar]:
-    """Return `group_size=64` as a key and a YAML scalar."""
+    """Return `("group_size", 64)` for `group_size=64`; the value is a YAML scalar."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SpecError(f"--option {text}: write it as key=value")
@@ -154,7 +154,7 @@ def parse_option(text: str) -> tuple[str, Scalar]:
 
 
 def shipped_configs() -> tuple[str, ...]:
-    """Return the names of the shipped configs, without the ending."""
+    """Return the names of the shipped configs, without `.yaml`."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

@@ -36,7 +36,7 @@ class VariantBase(Plain):
 
 class GridBase(Plain):
     def points(self) -> Sequence[Any]:
-        """Return every cell as a named tuple, the smallest first: running out of memory costs only larger cells."""
+        """Return every cell as a named tuple, the smallest first, so that lack of memory affects only larger cells."""
         raise NotImplementedError
 
     def point_key(self, point: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class GridBase(Plain):
 
 class Procedure(Plain):
     warmup: Annotated[int, Field(gt=0, le=100)] = 3
-    """Untimed generations at the cell's exact shape. More follow until the last three agree within 2 %."""
+    """Untimed generations at the cell's exact shape. Warm-up continues until the last three agree within 2 %."""
     warmup_limit: Annotated[int, Field(gt=0, le=100)] = 10
     """Maximum number of untimed generations, unless `warmup` is larger."""
     runs: Positive = 5
@@ -86,7 +86,7 @@ class ExperimentBase(Plain):
 
     @property
     def first_baseline(self) -> str:
-        """Name of the baseline if the config names none."""
+        """Name of the first variant, which is the baseline if the config names none."""
         return self.variants[0].name
 
     def subject_values(self) -> dict[str, Any]:
@@ -106,12 +106,12 @@ class Part(Plain):
     cells: tuple[int, ...] = ()
     only: Literal["timing", "quality"]
     profile: bool = False
-    """Whether this process profiles and checks the step; one process of a variant does."""
+    """True for the one process of a variant that profiles and checks the step."""
     place: str | None = None
 
 
 class Origin(Plain):
-    """State of the machine and the files when a sweep wrote the job. A process stops if it differs."""
+    """State of the machine and the files when a sweep wrote the job. A process that finds another state stops."""
 
     config: str
     config_sha256: str
@@ -151,7 +151,7 @@ class Job(Plain):
 
     @property
     def title(self) -> str:
-        """Subject of the job, for the first line and the folder of its records."""
+        """Subject of the job, for the first line of output and the name of the records' folder."""
         return self.workload
 
     @property
@@ -170,7 +170,7 @@ class Job(Plain):
 
     @property
     def slowness(self) -> str:
-        """Reason, for the plan of a sweep, why the machine is unsuited to the subject; empty if it is suited."""
+        """Warning in the plan of a sweep that this machine is unsuited to the subject; empty if it is suited."""
         return ""
 
     def in_part(self, part: Part) -> Self:

@@ -34,7 +34,7 @@ class ModelSpec(Plain):
 
 
 AUTO = "auto"
-"""Quantization that stands for that of the checkpoint itself, or fp16 for an unquantized checkpoint."""
+"""Name that selects the checkpoint's own quantization, or fp16 for an unquantized checkpoint."""
 
 
 class QuantSpec(Plain):
@@ -47,7 +47,7 @@ class QuantSpec(Plain):
 class ModelFacts(Plain):
     id: str
     checkpoint: str | None = None
-    """Checkpoint of the model that was measured. None for `id` itself."""
+    """Checkpoint that was measured; null if it is `id`."""
     revision: str | None = None
     config_sha256: str | None = None
     """SHA-256 of the model's shapes. It distinguishes models of equal names."""
@@ -72,7 +72,7 @@ ModuleKind = Literal[
 
 
 class ModuleWeights(Plain):
-    """Weights of one kind of module that a decode step reads; of experts all."""
+    """Weights of one kind of module that a decode step reads. All experts count."""
 
     parameters: Whole
     quantized_parameters: Whole
@@ -131,11 +131,11 @@ class LoadFacts(Plain):
     notes: tuple[str, ...] = ()
 
 
-DISAGREEMENT = 0.02  # Largest relative difference between an engine's own times and our clock's without a flag.
+DISAGREEMENT = 0.02  # Relative difference between an engine's own times and benchmarker's that sets a flag.
 
 
 class ExternalFacts(Plain):
-    """Build, settings and proof of an external engine."""
+    """Build and settings of an external engine, and the kernels that it reports."""
 
     environment: str
     version: str
@@ -159,15 +159,15 @@ class ExternalFacts(Plain):
     kv_cache_bytes: int | None = None
     peak_bytes: int | None = None
     fallback: str | None = None
-    """Tensors that the quantization's name does not cover."""
+    """Sentence on tensors with another type than the quantization's; null if there are none."""
     choosing_share: float | None = None
-    """Share of the decode time of the last generation for choosing tokens on the host."""
+    """Share of the last generation's decode time in which the host chose tokens."""
     step_s: float | None = None
-    """Median time of a step of the last generation without choosing the token, as llama-bench times it."""
+    """Median time of a decode step of the last generation without the choice of the token, as in llama-bench."""
     disagreement: float | None = None
-    """Larger of the two following values."""
+    """Larger of `ttft_disagreement` and `tpot_disagreement`."""
     ttft_disagreement: float | None = None
-    """Relative difference between the engine's own TTFT and our clock's, median over generations."""
+    """Relative difference between the TTFT of the engine's own clock and the measured TTFT, median over generations."""
     tpot_disagreement: float | None = None
 
     @property
@@ -178,7 +178,7 @@ class ExternalFacts(Plain):
 Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention", "layer"]
 Origin = Literal["library", "inductor", "benchmarker"]
 OWN_ATTENTION = "one kernel, reads the filled part"
-"""`EngineFacts.attention` of this program's decode attention. Other values begin with the owner and a comma."""
+"""`EngineFacts.attention` for benchmarker's decode attention. Other values begin with a library's name and a comma."""
 
 
 class KernelUse(Plain):
@@ -188,7 +188,7 @@ class KernelUse(Plain):
     origin: Origin
     name: str
     covered: int | None = None
-    """Number of linears that it multiplies, of `total`; null if it concerns no linears, or all."""
+    """Number of linear layers, of `total`, that use the kernel; null if all do, or if it is not for linear layers."""
     total: int | None = None
 
     def words(self) -> str:
@@ -230,7 +230,7 @@ class ProductChoice(Plain):
 
 
 def attention_use(attention: str) -> KernelUse:
-    """Return the kernel of a decode step whose `EngineFacts.attention` is this text."""
+    """Return the attention kernel that a value of `EngineFacts.attention` describes."""
     if attention == OWN_ATTENTION:
         return _own("attention", "decode_attention")
     return KernelUse(purpose="attention", origin="library", name=attention.split(",")[0])
@@ -268,23 +268,23 @@ class EngineFacts(Plain):
     """Time of the first generation at a new shape, with compilation or capture; the longest of several."""
     setup_cache: Literal["cold", "warm"] | None = None
     compiled: Literal["layer", "step"] | None = None
-    """Unit of one compilation: a decoder layer, which all layers run, or the whole step."""
+    """`layer`: one compiled decoder layer runs for all layers; `step`: the whole decode step is compiled."""
     frames_compiled: Whole | None = None
     graph_breaks: Whole | None = None
-    """0 with compilation, because a break is an error before timing."""
+    """Number of graph breaks: 0 for a compiled engine, because a break is an error."""
     recompilations: Whole | None = None
     graphs_captured: Whole | None = None
     graph_replays: Whole | None = None
     graph_kernels: Whole | None = None
-    """Number of kernels, copies and fills in the last graph. A step that runs more of them makes the cell invalid."""
+    """Number of kernels, copies and fills in the last graph. The cell is invalid if a step runs more than these."""
     attention: str | None = None
     experts: str | None = None
-    """transformers' product of the experts in a decode step: `batched_mm` copies the experts of each token,
-    `grouped_mm` reads each once. None for a model without fused experts, and in older records."""
+    """transformers' matmul of the experts in a decode step: `batched_mm` copies the experts of each token,
+    `grouped_mm` reads each expert once. None for a model without fused experts, and in older records."""
     prefill: Literal["captured", "plain"] | None = None
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()
     engine_version: str | None = None
     external: ExternalFacts | None = None
     kernels_per_token: Number | None = None
-    """Number of kernels of one decode step by the profiler, at the last cell. Not on CPU."""
+    """Number of kernels of one decode step, profiled at the last cell. Null on CPU."""

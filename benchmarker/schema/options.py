@@ -25,13 +25,13 @@ Kind = Literal["flag", "whole", "number", "text", "wholes", "numbers", "words", 
 @dataclass(frozen=True)
 class Option:
     flag: str
-    place: str  # Field of the job that it sets.
+    place: str  # Field of the job that the option sets: `grid.new_tokens`.
     kind: Kind
     help: str
     panel: str
     default: str | None = None  # Default value for --help.
-    value: Any = None  # Value that it sets if it takes none.
-    key: str | None = None  # Key of a mapping if it sets one value of the mapping.
+    value: Any = None  # Value that a flag sets.
+    key: str | None = None  # Key in a field that is a mapping, if the option sets a single entry.
 
     @property
     def takes_value(self) -> bool:
@@ -39,9 +39,9 @@ class Option:
 
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
-"""Default headings of the groups."""
+"""Default headings in --help of the groups of fields."""
 HIDDEN = ("procedure.rounds", "variant.variant")
-"""Fields without an option: `rounds` is of a sweep, and every run has `--variant`."""
+"""Fields without an option in `field_options`: `rounds` belongs to sweeps, and every run has `--variant`."""
 COMMON = {
     **dict.fromkeys(("--config", "--job", "--variant", "--device", "--output", "--find-limit"), True),
     **dict.fromkeys(("--quiet", "--verbose"), False),
@@ -61,11 +61,11 @@ def field_options(
     """Return an option for each field of a job, group by group.
 
     Args:
-        flags: Options by place, if not `--field-name`: `subject.quality.size` is `--quality`.
-        helps: Help by place, if the first sentence of the field's docstring is not enough.
-        panels: Heading of each group in the order of --help, by the group's place.
-        repeated: Places of lists whose values are sentences: the option is repeated.
-        shorthands: Further options, which fill a place that has one already.
+        flags: Options by field, if not `--field-name`: `subject.quality.size` is `--quality`.
+        helps: Help by field, if the first sentence of the field's docstring is not enough.
+        panels: Headings by group of fields (`grid`), in the order of --help.
+        repeated: Fields that are lists of sentences: the option is repeated, and not split at commas.
+        shorthands: Additional options for fields that have an option already.
     """
     options = []
     for group, panel in panels.items():
@@ -77,13 +77,13 @@ def field_options(
 
 
 def option_names(workload: Workload) -> dict[str, bool]:
-    """Return every option of a run that people type, and whether it takes a value."""
+    """Return every visible option of a run; True if it takes a value."""
     return COMMON | {option.flag: option.takes_value for option in workload.options()}
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, str]:
-    """Return the option that fills each field, by its place. Every run has `--variant`."""
-    # A shorthand follows the option that it stands for.
+    """Return the option of each field, such as `--new-tokens` for `grid.new_tokens`."""
+    # The main option of a field precedes its shorthands, and wins in reversed order.
     flags = {option.place: option.flag for option in reversed(options)}
     return {"variant.variant": "--variant", **flags}
 

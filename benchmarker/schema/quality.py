@@ -35,12 +35,12 @@ class Divergence(Plain):
     """99.9th percentile; null if fewer than 5 tokens lie beyond it."""
     kl_max: Number
     change_low: Number | None = None
-    """0.1st percentile of the change of the probability of the text's own token."""
+    """0.1st percentile of the change in the probability of the token that follows in the text."""
     change_high: Number | None = None
     same_top: Number
     same_top_error: Number | None
     probability_rms: Number
-    """Root mean square of the change of the probability of the text's own token."""
+    """Root mean square of the change in the probability of the token that follows in the text."""
 
 
 class StepDivergence(Plain):
@@ -48,12 +48,12 @@ class StepDivergence(Plain):
 
     steps: Positive
     text_tokens: Positive
-    """Length of each text with a prompt of one token; no longer than the timed shape."""
+    """Tokens of each scored text, whose first token is the prompt; at most as many as in the timed shape."""
     kl_mean: Number
     kl_max: Number
     same_top: Number
     plain_kl_mean: Number | None = None
-    """Mean divergence of the library's own uncaptured, uncompiled step from the same forward: ordinary rounding."""
+    """`kl_mean` of the library's own eager step, which comes from rounding alone."""
     of_engine: bool = False
     """True for an external engine, whose prompts may use other kernels than its steps."""
     of_cache: bool = False
@@ -61,12 +61,12 @@ class StepDivergence(Plain):
 
     @property
     def expected(self) -> float:
-        """Largest divergence that is rounding, nats."""
+        """Largest divergence, in nats, that counts as rounding."""
         return max(STEP_ROUNDING, STEP_FACTOR * (self.plain_kl_mean or 0.0))
 
     @property
     def verdict(self) -> Literal["equal", "differs", "wrong", "cache"]:
-        """`wrong`: the step computes something else. `cache`: cost of a quantized cache."""
+        """`equal`: rounding alone. `wrong`: more than any rounding. `cache`: the cost of a quantized cache."""
         if self.of_cache:
             return "cache"
         if self.kl_mean > (ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
@@ -74,11 +74,11 @@ class StepDivergence(Plain):
         return "differs" if self.kl_mean > self.expected else "equal"
 
 
-STEP_ROUNDING = 0.001  # Nats. Rounding gave 0.0002 for four quantizations on a CPU.
-STEP_FACTOR = 5  # Largest ratio of a step's divergence to that of the library's own step.
-STEP_WRONG = 0.01  # Nats, about the whole cost of 4 bits.
+STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
+STEP_FACTOR = 5  # Ratio of a step's divergence to that of the library's own step, up to which it counts as rounding.
+STEP_WRONG = 0.01  # Divergence, in nats, above which a step is wrong: about the whole loss of a 4-bit quantization.
 ENGINE_STEP_WRONG = 0.1
-"""Nats. llama.cpp's step, which rounds activations to 8 bits, gave 0.0116 in Q4_0 (random Qwen3-4B, H200)."""
+"""Limit for an external engine. llama.cpp's step rounds activations to 8 bits: 0.0116 in Q4_0 (random Qwen3-4B)."""
 
 
 class TaskResult(Plain):
@@ -102,7 +102,7 @@ class WindowMeans(Plain):
     """Means of one window of the text, from which all means and standard errors follow."""
 
     nats: Number
-    """Mean surprise at the text's own tokens, nats."""
+    """Mean negative log-probability of the text's own tokens, nats."""
     baseline_nats: Number
     kl: Number
     same_top: Number
@@ -170,7 +170,7 @@ class Quality(Plain):
 
 
 SILENT_KL = 0.01
-"""Nats per token. Nearer to the baseline, divergence does not rank variants (arXiv 2606.19558). Our choice."""
+"""Divergence, in nats per token, below which it does not rank variants (arXiv 2606.19558). The value is our choice."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:

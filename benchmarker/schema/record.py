@@ -61,7 +61,7 @@ class DeviceFacts(Plain):
 
 
 class Environment(Plain):
-    """Surroundings that can change a measurement. Values are null only in imported logs."""
+    """Hardware, software and settings that can change a measurement. Required values are null in imported logs only."""
 
     device: DeviceFacts
     cpu: str | None
@@ -85,7 +85,7 @@ class HostLoad(Plain):
     steal_share: Number
     """Share of core time that a hypervisor gave to other machines."""
     others_share: Number
-    """Share of core time of programs other than the measured process and its watcher."""
+    """Share of core time of programs other than the measured process and the sweep."""
     involuntary_switches_per_s: Number
 
 
@@ -105,7 +105,7 @@ class KernelTime(Plain):
     calls: Positive
     total_s: Spent
     alone_s: Spent | None = None
-    """Part of `total_s` during which no earlier kernel was running: these add up to `busy_s`. Not on CPU."""
+    """Part of `total_s` in which no earlier kernel was running; the sum over all kernels is `busy_s`. Null on CPU."""
 
 
 class Kernel(Plain):
@@ -117,10 +117,10 @@ class Kernel(Plain):
 
 
 class Section(Plain):
-    """Named section of the profiled repeat, such as `prefill`; it ends at the start of the next."""
+    """Named section of the profiled repeat, such as `prefill`; it ends at the start of the next section."""
 
     busy_s: Spent
-    """Union of the intervals of the kernels that started in it; on CPU the sum of self times."""
+    """Time with at least one kernel of the section running; on CPU the sum of self times."""
     span_s: Spent | None = None
     launches: Count | None = None
 
@@ -132,7 +132,7 @@ class Profile(Plain):
     latency_s: Seconds
     kernel_s: Spent
     busy_s: Spent
-    """Union of the kernels' intervals over all streams; on CPU equal to `kernel_s`."""
+    """Time with at least one kernel running on any stream; on CPU equal to `kernel_s`."""
     span_s: Spent
     kernels: tuple[Kernel, ...]
     sections: dict[str, Section] = Field(default_factory=dict)
@@ -193,7 +193,7 @@ class Demand(Plain):
 
 class SampleBase(Plain):
     latency_s: Seconds
-    """Time of one call until its last result, with the device drained at both ends."""
+    """Time of one call until its last result; the device is synchronized before both clock readings."""
     calls: Positive = 1
     """Number of calls timed together if one is too short for the clock; `latency_s` is their mean."""
     parts_s: dict[str, Spent] = Field(default_factory=dict)
@@ -243,7 +243,7 @@ class CellBase(Plain):
 
     @property
     def note(self) -> str:
-        """Warning after the line that is printed before the cell is measured."""
+        """Warning at the end of the line that is printed before the cell is measured."""
         return ""
 
 
@@ -292,7 +292,7 @@ class RunRecord(Plain):
     place: str | None = None
     """Worker that measured the round, as `local:1` or `node3/0`. Only with --places."""
     forked: bool = False
-    """True if the process is a fork of one that had imported the libraries and not used the device."""
+    """True if the process is a fork of a process that had imported the libraries and not used the device."""
     variant: VariantFacts
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
@@ -307,12 +307,12 @@ class RunRecord(Plain):
 
     @property
     def subject_name(self) -> str:
-        """Measured subject in the title of a page."""
+        """Name of the measured subject for the title of a page."""
         return self.workload
 
     @property
     def form(self) -> dict[str, str]:
-        """Fields that define the variant in addition to its name; equal in all records of one name."""
+        """Fields that define the variant in addition to its name; equal in all records of the same variant name."""
         options = ", ".join(f"{key}={value}" for key, value in sorted(self.variant.options.items()))
         return {"options": options or "no options"}
 
@@ -322,7 +322,7 @@ class RunRecord(Plain):
 
     @property
     def baseline_rank(self) -> tuple[bool, ...]:
-        """Rank as baseline: the variant with the largest one is the baseline if nobody chose one."""
+        """Sort key of the default baseline, which is the variant with the largest key."""
         return ()
 
     @property
@@ -331,12 +331,12 @@ class RunRecord(Plain):
 
     @property
     def knows_subject(self) -> bool:
-        """Return whether the record has its subject's facts; a run that failed early has none."""
+        """True if the record has facts on its subject; a run that failed early has none."""
         return bool(self.cells)
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs or the board made all cells invalid: a process that counts nowhere."""
+        """True if other programs or the board made all cells invalid; no table or statistic uses such a record."""
         return bool(self.cells) and all(cell.error_kind in DISTURBANCES for cell in self.cells)
 
     @property
@@ -346,7 +346,7 @@ class RunRecord(Plain):
 
     @property
     def choices(self) -> Mapping[str, str | None]:
-        """Choices that a library made while it ran, such as a kernel; equal in all records that have them."""
+        """Choices of a library at run time, such as a kernel; equal in all records of a variant that have them."""
         return {}
 
     @property
@@ -359,11 +359,11 @@ class RunRecord(Plain):
 
     @property
     def why_unfit(self) -> str | None:
-        """Reason, beside memory, why the last cell is above a limit for which `--find-limit` searches."""
+        """Reason other than memory for which `--find-limit` rejects the last cell, such as an SLO; None if accepted."""
         return None
 
     def limit_unit(self, axis: str) -> str | None:  # noqa: ARG002
-        """Return the unit of an axis with that limit; None for memory."""
+        """Return unit and limit of an axis: `requests per second within TTFT 500 ms`; None if memory is the limit."""
         return None
 
     @property

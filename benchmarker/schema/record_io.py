@@ -1,4 +1,4 @@
-"""Records on disk: written in one step, so that a file is complete or absent, and read with one line for any defect."""
+"""Records on disk: written in one step, so that a file is complete or absent; a defect in one is a one-line error."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ SWEEP_FILE = "sweep.json"
 class Collected:
     files: tuple[tuple[Path, RunRecord], ...]
     problems: tuple[str, ...]
-    baseline: str | None = None  # Variant with which all sweeps among them compared.
+    baseline: str | None = None  # Baseline that all sweep files name; None if they differ.
     resume: str = ""  # Command that resumes the one sweep that made all records; empty if they are not of one sweep.
 
     @property
@@ -159,11 +159,11 @@ class Collected:
 def collect(paths: Sequence[str | Path]) -> Collected:
     """Read all records in these files and folders. Raises ResultsError if nothing in them could be used.
 
-    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON in a folder is passed over.
+    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON files in a folder are ignored.
     """
     unique: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
     problems: list[str] = []
-    # Reading makes none, and walking through all the records again and again took 3/4 of the time.
+    # Reading makes no garbage, and repeated collections over all records took 3/4 of the time.
     with no_garbage_collection():
         for path, is_named in _candidates(paths):
             try:

@@ -20,9 +20,9 @@ WORKLOADS: dict[str, str] = {
     "context_parallel": "benchmarker.workloads.context_parallel.workload",
     "serving": "benchmarker.workloads.serving.workload",
 }
-"""Modules with a `WORKLOAD`, by the workload's name."""
+"""Module that defines `WORKLOAD`, by the workload's name."""
 LOG_RECORD = "benchmarker.workloads.generation.log_record"
-"""Module whose `to_record` makes a record of a run in a log of the reference script."""
+"""Module whose `to_record` converts a run in a log of the reference script to a record."""
 DEFAULT_WORKLOAD = "generation"  # Workload of a config file or command line that names none.
 
 
@@ -36,7 +36,7 @@ def workload_of(name: str) -> Workload:
 
 @dataclass(frozen=True)
 class Axis:
-    """One field of a grid's point and of its cell."""
+    """Axis of a grid, which is a field of its points and cells: `new_tokens`."""
 
     name: str
     heading: str
@@ -64,9 +64,9 @@ class Metric:
     """Returns a rate from a cell and its median time. A mean of rates would hide slow repeats."""
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
     of_cell: Callable[[Any, Any], float | None] | None = None
-    """Returns a fact of the process from a record and one of its cells."""
+    """Returns a number that is not measured per repeat, such as load time, from a record and one of its cells."""
     combine: Literal["median", "max"] = "median"
-    is_quality: bool = False  # True if it measures exactness, so that the first table has it.
+    is_quality: bool = False  # True if the metric measures accuracy; the first table then shows it.
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:
         if self.of_sample:

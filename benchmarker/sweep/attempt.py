@@ -1,4 +1,4 @@
-"""One round on one worker: each variant in as many children as needed. Failures are recorded, the rest is measured."""
+"""One round on one worker: each variant in one or more child processes, until every cell is measured or has failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CELL_LIMIT_S = 1800.0
 MIN_CELL_LIMIT_S = 120.0
 CELL_LIMIT_FACTOR = 10
 ENERGY_S = 300.0
-"""Two times three windows of at least ten seconds, with a graph compiled for each."""
+"""Additional limit for measuring energy: six windows of at least ten seconds, and two compilations."""
 
 
 def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> None:
@@ -39,7 +39,7 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Attempt]:
-    # Repetitions of each cell after a fault, and because it was invalid.
+    # Repetitions of each cell: `tries` after a fault, `reruns` because the cell was invalid.
     tries: Counter[int] = Counter()
     reruns: Counter[int] = Counter()
     attempts: list[Attempt] = []
@@ -68,7 +68,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Att
 
 
 def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
-    """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
+    """Return the last attempt's cells to be measured again, counted in `reruns`, and its lost cells with reasons."""
     attempt, lost = attempts[-1], {}
     measured, progress = attempt.measured.items(), attempt.progress
     is_busy = progress.is_host_busy
@@ -89,10 +89,9 @@ def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[lis
 
 
 def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
-    """Return the least disturbed of several tries of a cell, chosen by the counters and never by the time.
+    """Return the least disturbed try of a cell, by host load and never by its time; None if no try was disturbed.
 
-    It becomes the round's value if it is within the limit; otherwise the round is left out. None if no try was
-    disturbed.
+    This try is the round's value if its load is at most LARGEST_DISTURBANCE; otherwise the round is left out.
     """
     measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
     tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
@@ -121,7 +120,7 @@ class Attempt(Child):
         self._started, self._since = datetime.now(UTC), time.monotonic()
         self._place: dict[str, Any] = {"round": task.round, "sweep": sweep.started_at, "place": equipment.name}
         self.measured: dict[int, CellBase] = {}
-        """Cells that the child measured, by position, as they were judged."""
+        """Cells that the child measured, by position, with the status after `_judged`."""
         self._has_claim = self.progress.claim_profile(self.variant)
 
     @property
@@ -136,7 +135,7 @@ class Attempt(Child):
             end = self.run(part, round_number=self.round)
         except INTERRUPTIONS:
             if self.record:
-                # The child had no time to mark it.
+                # The child had no time to set the status.
                 status = "interrupted" if self.record.status == "running" else self.record.status
                 cells = tuple(map(self._judged, self.record.cells))
                 self.save(self.record.model_copy(update={"cells": cells, "status": status}))
@@ -182,8 +181,8 @@ class Attempt(Child):
     def failures(self, lost: Mapping[int, Fault], *, after_cells: Fault | None) -> list[Failure]:
         """Print and return the failures: a single one for the variant if all of its cells failed in the same way.
 
-        `lost` are cells that are not tried again in this round, of which those of a round that is left out are no
-        failures; `after_cells` came after all cells, as in the profile.
+        `lost` are cells that are not tried again in this round; disturbed cells are no failures. `after_cells` is a
+        fault after all cells, for example in the profile.
         """
         points = self.sweep.points(self.variant)
         lost = {position: fault for position, fault in lost.items() if fault.kind != "disturbed"}
@@ -202,7 +201,7 @@ class Attempt(Child):
         return failures
 
     def accept(self, position: int) -> CellBase:
-        """Make a disturbed cell the value of its round, with a flag; return it."""
+        """Give a disturbed cell the status "ok" and the flag "disturbed", save the record, and return the cell."""
         assert self.record is not None
         cells, number = list(self.record.cells), self.cells.index(position)
         changes = {"status": "ok", "error_kind": None, "reason": None, "flags": (*cells[number].flags, "disturbed")}
@@ -250,7 +249,7 @@ class Attempt(Child):
 
     def _judged(self, cell: CellBase) -> CellBase:
         """Return the cell with the GPU's state and the load of other programs, which may make it invalid."""
-        # Its time plays no part in this.
+        # The measured time has no influence on this.
         equipment, allow_shared = self.equipment, self.sweep.settings.allow_shared
         if equipment.shares_host and "shared_host" not in cell.flags:
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})

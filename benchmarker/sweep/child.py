@@ -4,8 +4,8 @@ The worker must not disturb the measurement. It sleeps in a wait, checks the chi
 the child's output in a thread that blocks.
 
 Ctrl-C or `--timeout` ends `Loop.run` in the main thread. The pool requests a stop, so that each worker's wait for its
-child raises SweepInterruptedError. The child receives SIGINT and saves its finished cells; another Ctrl-C, or five
-seconds, send a stronger signal. The finished cells are compared before the command ends.
+child raises SweepInterruptedError. The child receives SIGINT and saves its finished cells; after another Ctrl-C, or
+after five seconds, it receives a stronger signal. The finished cells are compared before the command ends.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from benchmarker.sweep.sweep_state import Equipment, Sweep
 TICK_S = 0.5
 STOP_TICK_S = 0.05
 GRACE_S = 5.0
-"""Time between one signal and the next, stronger one."""
+"""Time that a child has to end after a signal, before it receives a stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 SHOWN_LINES = 60
-"""Lines of one child that reach the terminal; the log has more."""
+"""Maximum number of lines of one child that are printed; the log has more."""
 LINE_BYTES = 4096
 KILL_COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
@@ -61,7 +61,7 @@ class SweepTimeoutError(Exception):
 
 
 INTERRUPTIONS = (KeyboardInterrupt, SweepInterruptedError)
-"""Ends of a wait for a child. Ray interrupts the thread that waits."""
+"""Exceptions that end a wait for a child. Ray raises KeyboardInterrupt in the waiting thread."""
 
 
 class SweepInterruption:
@@ -71,7 +71,7 @@ class SweepInterruption:
         self.requests = 0
 
     def request(self, workers: Sequence[threading.Thread] = ()) -> None:
-        """Request the end, and wait for the workers' threads; Ctrl-C meanwhile is a further request."""
+        """Request the end, and wait for the workers' threads. Each Ctrl-C during the wait is a further request."""
         self.requests += 1
         for worker in workers:
             while worker.is_alive():
@@ -94,7 +94,7 @@ class SweepInterruption:
 
 
 def signal_group(process: ChildProcess, number: signal.Signals) -> None:
-    """Send a signal to a child and its own children. In a session of its own, it does not receive the terminal's."""
+    """Send a signal to a child and its own children, whose session receives no signals of the terminal."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -108,9 +108,9 @@ class ChildEnd:
 
 
 class Log:
-    """Output of a child, read by a thread: a file of up to 320 KiB with its beginning and end, and terminal lines.
+    """Output of a child, read by a thread: a file with the first 256 and last 64 KiB, and lines for the terminal.
 
-    A log is not worth a measurement: no error of the file is raised.
+    Errors of the file are not raised, because they must not end a measurement.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,7 +142,7 @@ class Log:
         return tuple(line.rstrip() for line in lines if line.strip())[-8:]
 
     def finish(self) -> None:
-        """Wait for the end of the stream, but not long, as a grandchild may hold it open; then close the file."""
+        """Wait up to 5 s for the end of the stream, which a grandchild may hold open; then close the file."""
         if self._thread:
             self._thread.join(GRACE_S)
         left_out = max(0, self._size - HEAD_BYTES)
@@ -194,7 +194,7 @@ class Child:
     """One child of a sweep; subclasses give its time limits and print its output."""
 
     def __init__(self, sweep: Sweep, equipment: Equipment, variant: str, path: Path, cells: tuple[int, ...]) -> None:
-        """Start nothing yet; `path` is that of the record, and `cells` are positions in the grid."""
+        """Prepare a child; `path` is the record's path, and `cells` are positions in the grid."""
         self.sweep, self.equipment, self.variant, self.path, self.cells = sweep, equipment, variant, path, cells
         self.log = Log(path.with_name(path.name.strip(".")).with_suffix(".log"))
         self.record: RunRecord | None = None
@@ -216,7 +216,7 @@ class Child:
         raise NotImplementedError
 
     def run(self, part: Part, *, round_number: int | None) -> ChildEnd:
-        """Run the child to its end; the round's number is None after all rounds. Raises one of INTERRUPTIONS."""
+        """Run the child to its end; `round_number` is None for a quality measurement. Raises one of INTERRUPTIONS."""
         kills, stop = out_of_memory_kills(), self.equipment.stop
         reading, writing = os.pipe()
         stream = os.fdopen(reading, "rb", buffering=0)
@@ -263,13 +263,13 @@ class Child:
         return True
 
     def _wait(self, process: ChildProcess) -> str | None:
-        """Sleep until the child has ended or exceeded a limit; return a sentence about the limit."""
+        """Wait for the child's end and return None; if it exceeds a time limit, return a sentence about the limit."""
         since = time.monotonic()
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TICK_S)
                 return None
-            # Lines first: the record then has every cell that was finished before them.
+            # Lines are taken before the record, which then has every cell that was finished before these lines.
             lines, phase, now = self.log.lines(), self.phase, time.monotonic()
             if self.update():
                 since = now
@@ -281,7 +281,7 @@ class Child:
 
 
 def out_of_memory_kills() -> int | None:
-    """Return the kernel's number of kills for lack of memory, by the narrowest counter; None if there is none."""
+    """Return the kernel's number of out-of-memory kills, of the narrowest scope with a counter; None without one."""
     for path in KILL_COUNTERS:
         with contextlib.suppress(OSError):
             if match := re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE):

@@ -1,8 +1,7 @@
-"""Search for the largest value of one axis that fits into memory, or that meets another limit of its workload, such as
-an SLO: doubling until one fails, then bisection.
+"""Search for the largest value of an axis that fits into memory, or meets an SLO: doubling, then bisection.
 
-Each value is tried in a fresh process, for which all of the device's memory is free. Its record is kept, also if it ran
-out of memory.
+Each value is measured in a fresh process, so that all of the device's memory is free. The records of all values are
+kept, including those that ran out of memory.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from benchmarker.sweep.retries import OUT_OF_MEMORY
 from benchmarker.sweep.sweep_state import RUN, now_id
 
 PARTS = 8
-"""The result is exact to the first value divided by this number."""
-DIGITS = 9  # Decimal places of a value, so that sums of steps stay equal to the same number.
+"""Resolution of the result: the first value divided by this number."""
+DIGITS = 9  # Decimal places of a value; rounded sums of steps can be compared for equality.
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Limit:
     axis: str
     trials: tuple[Trial, ...]
     unit: str | None = None
-    """Unit with the limit that values meet, such as `requests per second within TTFT 500 ms`. None for memory."""
+    """Unit and SLO of the values: `requests per second within TTFT 500 ms`; None if memory is the limit."""
 
     @property
     def largest(self) -> Trial | None:

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 SERVER = "benchmarker.sweep.fork_server"
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Variables that keep numpy, and Arrow (which pandas imports), from starting threads at import. The fork server has
-them, its forks do not."""
+"""Variables that keep numpy, and Arrow (which pandas imports), from starting threads at import. Only the fork server
+has these variables."""
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 """Prefixes of drivers' device files. A fork cannot use one that its parent opened."""
 Request = tuple[str, list[str], list[str]]
-"""Module to run in a fork, its arguments, and variables to remove. The descriptor of the output file follows it."""
+"""Module to run in a fork, its arguments, and variables to remove. The output file's descriptor is sent after it."""
 DEAD = (EOFError, ConnectionResetError, BrokenPipeError)
 """Errors of a connection to a process that has ended."""
 
@@ -52,13 +52,13 @@ class Starter:
         variables: Mapping[str, str] | None = None,
         print_line: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Start nothing yet. A fork server imports the modules for all children of a round, which get the variables."""
+        """Prepare a starter of children with these `variables`; a fork server per round imports `modules`, if any."""
         self._modules, self._variables, self._print_line = list(modules), dict(variables or {}), print_line
         self._server: _Server | None = None
         self._round: int | None = None
 
     def start(self, command: Sequence[str], output: int, *, round_number: int | None) -> ChildProcess:
-        """Start a child in a session of its own, which writes to the descriptor `output`; the caller closes it."""
+        """Start a child in a new session. It writes to the descriptor `output`, which the caller closes."""
         if tuple(command[:2]) == (sys.executable, "-m") and (server := self._server_of(round_number)):
             return server.fork(command[2], command[3:], output)
         variables = self._environment()
@@ -88,7 +88,7 @@ class Starter:
         return None
 
     def _environment(self) -> dict[str, str]:
-        # A pipe would hold the child's lines back until a few thousand bytes have collected.
+        # Python's output to a pipe is buffered otherwise, and lines appear after a few thousand bytes.
         return {**os.environ, **self._variables, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
 
 
@@ -117,7 +117,7 @@ class _Server:
                 env=variables,
             )
         self.imported: tuple[int, str | None] = (0, "importing the libraries ended a process")
-        """Number of usable modules, and the reason for which the next one makes the process unfit to be forked."""
+        """Number of usable modules, and why a process with the next module cannot be forked; None if all are usable."""
         with contextlib.suppress(*DEAD):
             self.imported = self._connection.recv()
 
@@ -145,7 +145,7 @@ class _Fork:
         if self.returncode is None:
             if not self._connection.poll(timeout):
                 raise subprocess.TimeoutExpired([SERVER], timeout or 0.0)
-            # A child ends with the process that it was forked from.
+            # If the server has died, its fork was killed too.
             code = -signal.SIGKILL
             with contextlib.suppress(*DEAD):
                 code = self._connection.recv()
@@ -154,7 +154,7 @@ class _Fork:
 
 
 ChildProcess = subprocess.Popen[bytes] | _Fork
-"""A child: `pid` is also the number of its session."""
+"""Child process. Its `pid` is also the id of its session."""
 
 
 def why_unfit(module: str) -> str | None:
@@ -223,7 +223,7 @@ def _become(output: int) -> None:
 
 
 def main() -> None:
-    """Import and serve; in each fork, run `python -m MODULE ARGUMENTS`."""
+    """Import the modules and serve requests; in each fork, run `python -m MODULE ARGUMENTS`."""
     end_with_parent()
     # The sweep handles Ctrl-C; it ends this process by closing the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

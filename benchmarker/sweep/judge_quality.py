@@ -1,4 +1,4 @@
-"""Measurements apart from time, such as quality: once for each quantization, after everything that is timed.
+"""Judgements of a sweep: untimed measurements, such as quality, once for each quantization, after all rounds.
 
 Variants with the same quantization, such as one model in several engines, share one measurement in a process of its
 own. The child's record is temporary: its content goes into a record of each variant.
@@ -24,7 +24,7 @@ from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, now_id
 
 @dataclass(frozen=True)
 class Judgement:
-    """Variants that share one measurement, and the names of the records that it completes."""
+    """Untimed measurement: the variants that share it, and the file names of the records that receive its result."""
 
     variants: tuple[str, ...]
     records: tuple[str, ...]
@@ -34,7 +34,7 @@ class Judgement:
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:
-    """Check the inputs of measurements that come after hours of timing; raises BenchmarkerError."""
+    """Check the inputs of quality measurements before the rounds, which may take hours; raises BenchmarkerError."""
     for job in jobs:
         if (judging := workload_of(job.workload).judging()) and judging.form(job):
             judging.check(job)
@@ -61,7 +61,7 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
 
 
 def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
-    """Measure, and complete the records; raises ResultsError or SweepInterruptedError."""
+    """Run a judgement and write its result to its records; raises ResultsError or SweepInterruptedError."""
     judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
     equipment.print_line(sweep.schedule.begin_judgement(judging.name, judgement.variants))
@@ -93,7 +93,7 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
 
 class JudgingChild(Child):
     def limit_s(self, phase: Phase) -> float:  # noqa: ARG002
-        # Loading the variant may take that long, and so may the baseline and the scoring.
+        # Loading the variant, running the baseline, and scoring may each take this long.
         return self.sweep.settings.load_timeout_s
 
     def show(self, lines: list[str]) -> None:

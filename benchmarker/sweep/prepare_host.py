@@ -40,7 +40,7 @@ def prepare_host(
     variables: Mapping[str, str] | None = None,
     print_line: Callable[[str], None] = lambda line: None,
 ) -> Environment:
-    """Return the environment of a run on that device, after preparing the jobs' checkpoints; raises DeviceError."""
+    """Prepare the jobs' checkpoints in a new process, and return the environment of its device; raises DeviceError."""
     last, environment = "", None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -76,7 +76,7 @@ def prepare_host(
 
 
 def main() -> None:
-    """Prepare the checkpoints and print the environment as JSON; a failure is reported by the variant's own run."""
+    """Prepare the checkpoints and print the environment as JSON. The variant's run reports a failed preparation."""
     end_with_parent()
     with one_line_errors():
         from benchmarker.hardware.device import find_device

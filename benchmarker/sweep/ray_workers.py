@@ -1,7 +1,7 @@
 """Workers on Ray: every GPU of a running cluster, or of this host if there is no cluster.
 
-Work goes out as a task that holds one GPU and measures in a temporary folder. Its files come back through Ray's object
-store, so that no disk is shared. Ray itself repeats a task whose worker or host died; the loop repeats the others.
+A round is a Ray task that reserves one GPU and measures in a temporary folder. Its files return through Ray's object
+store, so that hosts share no disk. Ray repeats a task whose worker or host died; the sweep's loop repeats other tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
 
 
 class LineQueue:
-    """Lines on their way from the workers to the sweep: a Ray actor."""
+    """Ray actor that passes output lines from the workers to the sweep."""
 
     def __init__(self) -> None:
         self._lines: list[tuple[str, str]] = []
@@ -62,7 +62,7 @@ class Setting:
     """Fingerprints of the environments of external engines that may be used, by name."""
     lines: Any
     environments: dict[str, Environment] = field(default_factory=dict)
-    """Environments that earlier tasks determined, by card."""
+    """Environments that earlier tasks determined, by GPU (`a1b2c3/0`)."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Running:
     worker: Worker
     work: Work | None
     profiles: frozenset[str] = frozenset()
-    """Variants whose profile the task makes; they count as made until it ends."""
+    """Variants that the task profiles; their profiles count as made until the task ends."""
 
 
 class RayPool(Pool):
@@ -103,7 +103,7 @@ class RayPool(Pool):
         if not workers_of(self._ray.nodes()):
             self._ray.shutdown()
             raise DeviceError("--places ray: the cluster has no GPU; 'ray status' shows its resources")
-        # On this host, so that it lives as long as the sweep, and takes no share of a measuring host.
+        # The queue runs on this host, so that it lives as long as the sweep and disturbs no measuring host.
         here = self._near(self._ray.get_runtime_context().get_node_id())
         self._lines = self._ray.remote(num_cpus=0)(LineQueue).options(scheduling_strategy=here).remote()
         self._setting: Setting
@@ -192,7 +192,7 @@ class RayPool(Pool):
     def _profiles_of(self, work: Work) -> set[str]:
         if isinstance(work, Judgement):
             return set()
-        # Profiles take as long as timing: rounds that begin together share them in turns.
+        # Profiling takes as long as timing: of rounds that begin together, each profiles a part of the variants.
         begun = sum(not isinstance(running.work, Judgement | None) for running in self._running.values())
         missing = [task.variant for task in work.tasks if task.variant not in self._sweep.progress.profiled]
         return set(missing[:: max(1, len(self.workers()) - begun)])
@@ -207,7 +207,7 @@ class RayPool(Pool):
         return result
 
     def _take(self, running: Running, result: Result) -> None:
-        """Turn the end of a task into an event. A lost preparation is begun again."""
+        """Turn the end of a task into an event. The lost preparation of a host begins again."""
         worker, work = running.worker, running.work
         if result.environment:
             self._setting.environments[result.card] = result.environment
@@ -318,12 +318,12 @@ def measure(
             return Result(card, environment, error=error)
         visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
         contents = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
-        # The records travel as files.
+        # Records are returned as files.
         return Result(card, environment, files=contents, progress=replace(sweep.progress, records=[]))
 
 
 def _enter(setting: Setting, worker: Worker) -> str:
-    """Give this process the user's variables, and return the identity of its card, such as `a1b2c3/0`."""
+    """Set the variables of the sweep's host in this process, and return the id of its GPU, such as `a1b2c3/0`."""
     import ray
 
     for name in filter(SET_BY_RAY.fullmatch, list(os.environ)):
@@ -350,7 +350,7 @@ def engine_fingerprints() -> dict[str, str]:
 
 
 def _refused_engine(setting: Setting) -> str | None:
-    # Otherwise whoever can write to a host's cache folder could decide which program runs.
+    # Without this check, anyone who can write to a host's cache folder could decide which program runs.
     engines = {getattr(job.variant, "engine", None) for job in setting.jobs.values()}
     of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
     for name, fingerprint in engine_fingerprints().items():

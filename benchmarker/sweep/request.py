@@ -19,7 +19,7 @@ from benchmarker.sweep.resume import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 MAX_ROUNDS = 10
-"""Limit on added rounds if neither the config nor an option gives a number of rounds."""
+"""Maximum number of rounds, added ones included, if neither the config nor an option gives a number of rounds."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Settings:
     resume: bool = False
     timeout_s: float | None = None
     load_timeout_s: float = 3600.0
-    """Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes most of an hour."""
+    """Time limit of loading. Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes almost an hour."""
     cell_timeout_s: float | None = None
     seed: int | None = None
     dry_run: bool = False
@@ -38,14 +38,14 @@ class Settings:
     max_rounds: int | None = None
     max_time_s: float | None = None
     places: str | None = None
-    """Workers, as `local:0,1` or `ray`; None for the children of this process."""
+    """Workers, as `local:0,1` or `ray`; None for a single worker in this process."""
     runtime_env: Path | None = None
 
 
 @dataclass(frozen=True)
 class Options:
     typed: Mapping[str, Any]
-    """Values by their place in the job, such as `grid.new_tokens`."""
+    """Values by field of the job, such as `grid.new_tokens`."""
     device: str
     text: tuple[str, ...]
     display: tuple[str, ...]
@@ -65,9 +65,9 @@ class SweepRequest:
     display: tuple[str, ...]
     file: SweepFile
     folder: Path | None
-    """None for a new folder, which is named after the device."""
+    """Folder that the user gave or that is resumed; None for a new one, which is named after the device."""
     before: SweepFile | None
-    """File that the folder holds from an earlier part of the sweep, and its jobs."""
+    """Content of sweep.json when a sweep is resumed; None for a new sweep."""
     saved: tuple[Job, ...]
     notes: tuple[str, ...]
     settings: Settings
@@ -160,7 +160,7 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
 
 
 def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[str, ...]]:
-    """Return the file of the sweep to resume; else None and the reason."""
+    """Return the sweep.json of the sweep to resume, or None and the reason."""
     if folder and not folder.is_dir():
         raise ResultsError(f"--resume: there is no folder {folder}; without --resume a new sweep begins")
     try:

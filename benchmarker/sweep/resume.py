@@ -1,4 +1,4 @@
-"""Files of a sweep's folder, its lock, and the rule by which `--resume` uses the records in it again.
+"""Files and lock of a sweep's folder, and the rule by which `--resume` reuses the records in the folder.
 
 Two sweeps at once would mix their records and disturb each other's measurements. The operating system frees the lock
 when its owner dies.
@@ -44,7 +44,7 @@ CellId = tuple[int, str, int]
 
 
 class SweepFile(Plain):
-    """Request of a sweep, for `--resume` and for readers."""
+    """Content of sweep.json: the request of a sweep, for `--resume` and for readers."""
 
     sweep_version: Literal[1] = 1
     config: str
@@ -67,7 +67,7 @@ class SweepFile(Plain):
 class ReusableCells:
     finished: Mapping[CellId, CellBase]
     cards: Mapping[int, str | None]
-    """Card of each round that is partly measured; the same card has to measure the rest."""
+    """GPU of each round that is partly measured; the same GPU has to measure the rest of the round."""
     profiled: frozenset[str]
     notes: Sequence[str]
     """One line for each file that cannot be used, or only in part."""
@@ -80,11 +80,11 @@ class FoundRecord:
     """The record as its sweep would have completed it if it had not been killed."""
     is_changed: bool
     cells: Mapping[int, CellBase]
-    """Complete, valid cells that would be measured in the same way now, by position."""
+    """Complete, valid cells with a key of the present sweep, by position."""
 
     @property
     def card(self) -> str | None:
-        """Identity of the card: its UUID, or the worker's name if it has none."""
+        """UUID of the GPU, or the worker's name if the GPU has none."""
         return self.record.environment.device.uuid or self.record.place
 
 
@@ -146,7 +146,7 @@ def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) ->
     for job in jobs.values():
         if job not in request.saved:
             write_job(job, folder)
-    # Last, because this file makes the folder one of a sweep that can be resumed.
+    # Written last, because a sweep can be resumed if this file exists.
     if request.file != request.before:
         write_sweep_file(folder, request.file)
 
@@ -154,9 +154,9 @@ def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) ->
 def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], is_watched: bool) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
-    Two cards of one model differ by more than many variants do; within a round, one card cancels the difference. An
-    incomplete round of a card that no worker has is therefore measured again. If `is_watched`, a cell without the GPU's
-    state belongs to a sweep that was killed before it could judge the cell.
+    Two GPUs of one model differ by more than many variants do, so a single GPU measures each round. An incomplete
+    round of a GPU that no worker has is measured again. If `is_watched`, a cell without the GPU's state is not used:
+    the sweep was killed before it could judge the cell.
     """
     notes: list[str] = []
     found = list(_records_in(sweep, rounds, notes, is_watched=is_watched))
@@ -229,7 +229,7 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
 def _incomplete_rounds(
     found: Sequence[FoundRecord], total: int, cards: Collection[str | None]
 ) -> tuple[dict[int, str | None], set[tuple[int, str | None]]]:
-    """Return the cards that continue their own incomplete rounds (of `total` cells), and the rounds that none can."""
+    """Return the GPU that continues each incomplete round (of `total` cells), and each (round, GPU) that cannot."""
     cells_of: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
     for candidate in found:
         cells = {(candidate.record.variant.name, position) for position in candidate.cells}

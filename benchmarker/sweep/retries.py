@@ -1,7 +1,7 @@
-"""Failures of a child, and the cells that the next process measures: rules that need no process.
+"""Rules for a child that failed: which cells get the failure, and which cells the next process measures.
 
-A crash or a time-out may be chance and is tried once more; running out of memory is not. The remaining cells go to a
-fresh process, without the cells that are at least as large as one that did not fit.
+A cell that crashed or timed out is tried once more; a cell that ran out of memory is not. A fresh process measures the
+remaining cells, except those that are at least as large as a cell that ran out of memory.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 RETRIED = ("crash", "timeout")
 TRIES = 2
 RERUNS = 2
-"""Repetitions of a cell that something outside the variant made invalid."""
+"""Maximum number of repetitions of a cell that is invalid for a reason outside the variant."""
 LASTING: tuple[ErrorKind, ...] = ("wrong_result",)
 """Errors that the variant itself causes: measuring again does not help."""
 LARGEST_DISTURBANCE = 0.10
-"""Largest share of the cores' time, taken by other programs and the hypervisor, with which a cell is kept."""
+"""Largest share of the cores' time, taken by other programs and the hypervisor, of a disturbed cell that is kept."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Reason for a missing number."""
+    """Kind and reason of a failure."""
 
     kind: ErrorKind
     reason: str
@@ -53,7 +53,7 @@ class Decision:
 def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, tail: Sequence[str]) -> Fault | None:
     """Return the reason for which the child ended before its work was complete; None if it was complete.
 
-    `problem` is the reason for which the record cannot be read; None if it can, or if there is none.
+    `problem` is the reason for which the record cannot be read; None if it can be read or does not exist.
     """
     if record and record.status == "complete" and not problem:
         # Everything is measured and saved: it does not matter how the process ended after that.
@@ -90,8 +90,8 @@ def decide(
 ) -> Decision:
     """Decide which of a child's cells are given up and which are measured by a fresh process.
 
-    `pending` are the positions of the child's cells, `finished` the statuses of those in its record, and `tries` the
-    earlier failures of each cell, or of the loading before it.
+    `pending` are the positions of the child's cells, `finished` the statuses of the cells in its record, and `tries`
+    the numbers of earlier failures by position; a failure while loading counts for the first cell.
     """
     rest = tuple(pending[len(finished) :])
     if rest and finished and (finished[-1] == "oom_gpu" or finished[-1] == "oom_host"):

@@ -30,7 +30,7 @@ from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, n
 from benchmarker.sweep.workers import Ended, Line, LocalPool, Pool, Round, Tools, Work, Worker, check_devices
 
 TRIES = 3
-"""Attempts at work that died with its worker."""
+"""Maximum number of attempts at a round or quality measurement whose worker died."""
 LOSSES = 2
 """Consecutive deaths after which a worker gets no more work."""
 TICK_S = 1.0
@@ -39,7 +39,7 @@ TICK_S = 1.0
 def run_sweep(
     request: SweepRequest, terminal: Terminal, tools: Tools
 ) -> tuple[Sweep, BaseException | None] | tuple[None, None]:
-    """Return the sweep, which a dry run does not have, and the interruption or error that ended it early."""
+    """Run a sweep; return it, and the interruption or error that ended it early. A dry run returns (None, None)."""
     settings, started = request.settings, time.monotonic()
     if settings.places:
         check_devices(request.jobs.values())
@@ -68,7 +68,7 @@ def run_sweep(
                     loop.measure(request, is_watched=tools.find_monitor(environment) is not None)
                 except (KeyboardInterrupt, ResultsError, DeviceError, SweepTimeoutError) as error:
                     stopped = error
-                # The workers end, and save what they have, before the lock is given up.
+                # The workers save their finished cells and end before the lock is released.
                 pool.stop()
                 while loop.take_events(0):
                     pass
@@ -96,7 +96,7 @@ def _sweep(
     config, workload = request.config, workload_of(request.config.experiment.workload)
     first = next(iter(request.jobs.values()))
     if commit is None:
-        # The commit that the sweep in the folder began with.
+        # The hub commit in the jobs that the sweep saved when it began.
         commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
         commit = next(filter(None, commits), None)
     jobs = {
@@ -109,16 +109,16 @@ def _sweep(
 
 
 class Loop:
-    """Work that is still to be done, and the workers that do it."""
+    """Loop of a sweep, which gives rounds and then quality measurements to workers until all are done."""
 
     def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, started: float) -> None:
-        """Begin without work; `started` is on the monotonic clock."""
+        """Create a loop without work; `started` is a reading of `time.monotonic`."""
         self._sweep, self._pool, self._terminal, self._started = sweep, pool, terminal, started
         self._cards: Mapping[int, str | None] = {}
-        """Cards of incomplete rounds, which measure the rest of them."""
+        """GPU of each incomplete round, which has to measure the rest of that round."""
         self._queue: list[Work] = []
         self._busy: dict[Worker, tuple[Work, float]] = {}
-        """Work in progress, and the time at which it began."""
+        """Work in progress of each worker, and its start (`time.monotonic`)."""
         self._unfit: set[Worker] = set()
         self._losses: Counter[Worker] = Counter()
         self._tries: Counter[Work] = Counter()
@@ -158,7 +158,7 @@ class Loop:
         self.run(judgements)
 
     def _rounds_after(self, rounds: int, file: SweepFile) -> int:
-        """Return the new number of rounds: larger if rounds are left out, or while an interval is wide."""
+        """Return the new number of rounds, larger if disturbed rounds were left out or an interval is wide."""
         sweep, max_time_s, limit = self._sweep, self._sweep.settings.max_time_s, file.max_rounds
         is_late = max_time_s is not None and time.monotonic() > self._started + max_time_s
         # On a busy host, an added round would be left out as well.
@@ -197,7 +197,7 @@ class Loop:
             self._sweep.progress.live_table.add(variant, position, cell)
 
     def run(self, works: Sequence[Work]) -> None:
-        """Do all of the work, or raise the error that ends the sweep."""
+        """Give `works` to workers until all are done; raises the error that ends the sweep."""
         self._queue, given_up = list(works), self._sweep.progress.given_up
         timeout_s = self._sweep.settings.timeout_s
         while self._queue or self._busy:
@@ -244,10 +244,9 @@ class Loop:
             self._pool.start(worker, work, shares_host=shares_host)
 
     def _next(self, worker: Worker, workers: Sequence[Worker]) -> Work | None:
-        """Choose work for a worker; None if there is none for it.
+        """Return the next work of a worker; None if the queue has none for it.
 
-        After a round that ran forwards, a worker measures the one that runs backwards, so that a drift within the two
-        cancels.
+        After a round in forward order, a worker prefers the next round, in backward order: a drift over both cancels.
         """
         others = {candidate.card for candidate in workers} - {worker.card}
         last = self._last_round.get(worker, -1)

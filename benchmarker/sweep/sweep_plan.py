@@ -1,4 +1,4 @@
-"""Order in which everything is measured, a forecast of its time, and the rule by which a sweep adds rounds.
+"""Order of a sweep's measurements, forecast of the remaining time, and the rule by which a sweep adds rounds.
 
 Slow drift (a room that warms up, a clock that sinks) looks like a difference between variants if one variant is always
 measured after the other; no statistic repairs that. Rounds are therefore outermost: each variant once, in a fresh
@@ -6,9 +6,9 @@ process, then all of them again. Every second round runs backwards, which gives 
 each pair of rounds, so that a linear drift within rounds cancels. Each pair starts with another variant; the seed
 determines which.
 
-Rounds are added by the width of the intervals, never by a verdict: continuing until a difference is found would find
-differences that do not exist. Variants whose steps wait for the host keep intervals as wide as the host makes them, and
-do not extend the sweep.
+Rounds are added if confidence intervals are wide, never because of a verdict: continuing until a difference is found
+would find differences that do not exist. Host-bound variants do not extend a sweep, since the host keeps their
+intervals wide.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 START_S = 20.0
 FORKED_START_S = 10.0
-"""First guess for a process with imported libraries; the imports take `START_S` once a round. On an H100 it was 5 to
-25 s, set-up included."""
+"""First guess of a forked process's start; imports take `START_S` once a round. It was 5 to 25 s on an H100, set-up
+included."""
 EXIT_S = 1.0
 CACHED_SHARE = 0.75
-"""Share of a first process's set-up that later processes skip. It was 0.5 to 0.9 in most recorded sweeps."""
+"""Share of a first process's set-up that later processes find cached: 0.5 to 0.9 in most recorded sweeps."""
 LAST_TASKS = 6
 BUSY_LOAD = 0.5
-"""Number of other programs per core from which the first guess names them."""
+"""Number of other programs per core from which the plan mentions them."""
 RAY = "ray"
 RAY_ROUNDS = "one round at a time for each GPU; the guess is for one GPU"
 NARROW = 0.04
@@ -87,7 +87,7 @@ def missing_tasks(
 
 
 def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]]) -> list[Task]:
-    """Return the tasks without the cells, by variant and position, that are not tried again."""
+    """Return the tasks without the cells in `given_up` (variant, position), and without tasks that become empty."""
     remaining = []
     for task in tasks:
         if cells := tuple(position for position in task.cells if (task.variant, position) not in given_up):
@@ -96,14 +96,14 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
 
 
 class Schedule:
-    """Tasks and judgements that are not begun yet, and a forecast of their time, corrected by the finished ones.
+    """Timed tasks and quality measurements that have not begun, and a forecast of their time.
 
-    The forecast is a range on a busy host: from the tasks that no other program disturbed, or the guesses if there are
-    none, to the time that all finished tasks took with their repetitions, or the guesses under the present load.
+    On a busy host the forecast is a range. Its lower end follows from undisturbed tasks, or else from the first guess;
+    its upper end from all finished tasks and their repetitions, or else from the first guess and the present load.
     """
 
     def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool, load_per_core: float = 0.0) -> None:
-        """Guess the time of each task; `load_per_core` are the other programs that share a core at the start."""
+        """Guess the time of each task; `load_per_core` is the number of other programs per core at the start."""
         self.rounds, self.workers = 0, 1
         self.judgements = judged_groups(jobs)
         self._jobs = jobs
@@ -114,7 +114,7 @@ class Schedule:
         }
         self.load_per_core = load_per_core
         self._ratios: dict[str, list[float]] = {}
-        """Time of each finished task's mean process, divided by the guess."""
+        """Mean time of a process divided by the first guess, for each finished task, by variant."""
         self._quiet_ratios: dict[str, list[float]] = {}
         self._processes: deque[int] = deque(maxlen=LAST_TASKS)
         """Number of processes of each of the latest tasks: more than one if a cell was measured again."""
@@ -129,7 +129,7 @@ class Schedule:
         self._left, self.rounds = [*self._left, *tasks], rounds
 
     def learn(self, task: Task, processes: Sequence[tuple[float, float, RunRecord]]) -> None:
-        """Take in start and end, s since the epoch, and the record of each process of a finished task."""
+        """Correct the forecast by a finished task. `processes`: Unix times of start and end, and record, of each."""
         seconds, variant = processes[-1][1] - processes[0][0], task.variant
         started, ended, record = next((process for process in processes if process[2].cells), processes[0])
         if variant not in self._ratios:
@@ -143,9 +143,9 @@ class Schedule:
             self._quiet_ratios.setdefault(variant, []).append(ratio)
 
     def seconds(self, tasks: Sequence[Task], *, is_quiet: bool = False) -> float:
-        """Return the time of these tasks, from the same variant's earlier tasks if there are any.
+        """Return the forecast seconds of the tasks, from finished tasks of the same variants if there are any.
 
-        With `is_quiet`, only undisturbed tasks count, and no process is repeated.
+        If `is_quiet`, the forecast follows from undisturbed tasks alone, and assumes no repetitions.
         """
         known = list((self._quiet_ratios if is_quiet else self._ratios).items())
         ratios = {variant: statistics.median(measured) for variant, measured in known}
@@ -182,14 +182,14 @@ class Schedule:
         rounds_at_once: float = 1.0,
         judges: int = 1,
     ) -> str:
-        """Return `about 5 min`, or a range of the time that tasks and judgements take on so many workers."""
+        """Return the forecast, `about 5 min` or a range: tasks on `rounds_at_once`, judgements on `judges` workers."""
         judging_s = self.judging_s(judgements) / judges
         low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
         slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core
         return approximate_range(low_s, self.seconds(tasks) / rounds_at_once + judging_s * slowdown)
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
-        """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
+        """Count a task as begun, and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
         remaining = without_given_up(self._left, given_up)
         self._left = [later for later in remaining if (later.round, later.variant) != (task.round, task.variant)]
         self._begun += 1
@@ -208,7 +208,7 @@ class Schedule:
 
 
 def first_process_s(record: RunRecord, ended: float) -> float:
-    """Return the seconds of a variant's first process for the profile, and for the set-up that caches save later."""
+    """Return the seconds that only a variant's first process needs: for the profile, and for set-up that is cached."""
     timed = [cell.timed_at[1] for cell in record.cells if cell.timed_at]
     if not timed:
         return 0.0
@@ -221,7 +221,7 @@ def first_process_s(record: RunRecord, ended: float) -> float:
 
 
 def judged_groups(jobs: Mapping[str, Job]) -> list[tuple[str, ...]]:
-    """Return groups of variants whose untimed measurement, such as quality, is made once for the group."""
+    """Return the groups of variants that share one untimed measurement, such as quality."""
     groups: dict[str, list[str]] = {}
     for name, job in jobs.items():
         if (judging := workload_of(job.workload).judging()) and (form := judging.form(job)):
@@ -243,7 +243,7 @@ def local_numbers(places: str) -> list[int] | None:
 
 
 def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
-    """Describe the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
+    """Return lines with the sweep's variants, cells, workers and a first guess of the time; raises SpecError."""
     places, file, jobs = request.settings.places, request.file, list(request.jobs.values())
     numbers = local_numbers(places) if places else None
     workers = min(len(numbers), file.rounds) if numbers else 1
@@ -280,7 +280,7 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
 
 
 def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the relative width of each variant's widest interval: device-bound variants, then host-bound ones."""
+    """Return the relative width of each variant's widest interval, of device-bound and of host-bound variants."""
     device: dict[str, float] = {}
     host: dict[str, float] = {}
     try:
@@ -304,7 +304,7 @@ def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dic
 def enough_rounds(
     sweep: Sweep, baseline: str | None, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
 ) -> int:
-    """Return the number of rounds, `count` more while an interval is wide, up to the limit; None adds no rounds."""
+    """Return `rounds`, or `count` more, at most `limit`, if an interval is wide. Without a limit, none are added."""
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
     widths, host_widths = widths_of(sweep, baseline)

@@ -1,4 +1,4 @@
-"""A sweep as its workers see it: the fixed part, the progress with the live table, and a worker's equipment.
+"""State of a sweep that its workers share: jobs and settings, progress with the live table, and their equipment.
 
 A sweep can be pickled: a Ray worker receives a copy of it.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 RUN = (sys.executable, "-m", "benchmarker.run")
 LAST_CELLS = 6
-"""Number of the latest cells by which the host is judged to be busy throughout."""
+"""Number of latest cells. The host is busy if other programs disturbed more than half of these cells."""
 _PROFILES = threading.Lock()
 
 
@@ -49,7 +49,7 @@ class Sweep:
     jobs: Mapping[str, Job]
     folder: Path
     started_at: str
-    """Identity of the sweep in its records."""
+    """Start of the sweep, which identifies it in its records."""
     settings: Settings
     progress: Progress
     schedule: Schedule
@@ -76,7 +76,7 @@ class Failure:
     log: Path
     tail: tuple[str, ...]
     alone: str
-    """Command that repeats the measurement by itself."""
+    """Command that repeats the measurement outside the sweep."""
 
 
 class LiveTable:
@@ -122,19 +122,19 @@ def median_rate(workload: Workload, cell: CellBase) -> float | None:
 
 @dataclass
 class Progress:
-    """Knowledge that a sweep has gained so far. The workers of one process share it."""
+    """Results, failures and cell times of a sweep so far. The workers of one process share it."""
 
     live_table: LiveTable
     given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
     """Cells by variant and position that are not tried again in later rounds."""
     cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
     profiled: set[str] = field(default_factory=set)
-    """Variants that have a profile, or whose profile a child is making: one is enough."""
+    """Variants that have a profile or that a child is profiling. Each variant needs one profile."""
     failures: list[Failure] = field(default_factory=list)
     records: list[RunRecord] = field(default_factory=list)
-    """Records of the children. A record of a dead child takes facts from them that only a child can determine."""
+    """Records of the children. They supply facts for the record of a child that died before it determined them."""
     disturbed: deque[bool] = field(default_factory=lambda: deque(maxlen=LAST_CELLS))
-    """Whether other programs disturbed each of the latest cells."""
+    """True for each of the latest cells that other programs disturbed."""
     left_out: set[tuple[str, int, int]] = field(default_factory=set)
     """Variant, position and round of cells without a value because other programs disturbed all tries."""
 
@@ -143,14 +143,14 @@ class Progress:
         return len(self.disturbed) == LAST_CELLS and sum(self.disturbed) > LAST_CELLS / 2
 
     def claim_profile(self, variant: str) -> bool:
-        """Return True if the caller is to make the variant's profile, which then counts as made."""
+        """Return True if the variant has no profile. The caller has to make it, and it counts as made from now on."""
         with _PROFILES:
             is_missing = variant not in self.profiled
             self.profiled.add(variant)
             return is_missing
 
     def learn(self, remote: Progress, folder: Path) -> None:
-        """Take in the progress of another process, whose logs are in this folder now."""
+        """Add the progress of a remote process, whose logs have been copied to `folder`."""
         self.given_up |= remote.given_up
         self.cell_s |= remote.cell_s
         self.left_out |= remote.left_out

@@ -1,9 +1,8 @@
-"""Workers of a sweep: the interface for its loop, and the workers on this host.
+"""Workers of a sweep: the interface `Pool` for the sweep's loop, and the workers on this host.
 
-A worker measures one round, or one judgement, at a time. All workers call the same function, `do`; they differ in the
-process and on the host where it runs. On this host, workers are threads that start the measuring processes. Without
-`--places` there is one. With `--places local:0,1` each card has one: its processes see this card alone and run on their
-own share of the cores.
+A worker measures one round, or the quality of one quantization, at a time, by the function `do`. A worker on this host
+is a thread that starts the measuring processes. Without `--places` there is a single worker. `--places local:0,1` makes
+one for each GPU; the processes of such a worker use only its GPU and its share of the cores.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""Variable for NVIDIA and, in torch for ROCm, for AMD too."""
+"""Variable that selects the GPUs of a process: of NVIDIA, and of AMD in torch for ROCm."""
 
 
 def look_for(job: Job) -> str | None:
@@ -58,12 +57,12 @@ class Tools:
 @dataclass(frozen=True)
 class Worker:
     name: str | None
-    """`local:1` or `node3/0`; None for the children of this process."""
+    """`local:1` or `node3/0`; None for the single worker without `--places`."""
     host: str
     slot: int = 0
     slots: int = 1
     card: str | None = None
-    """UUID of its card, or the worker's name. None on Ray, which assigns a card to each task."""
+    """UUID of the worker's GPU, or the worker's name. None on Ray, which assigns a GPU to each task."""
 
     def line(self, text: str) -> str:
         return f"{self.name} | {text}" if self.name else text
@@ -71,7 +70,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Round:
-    """Work: the missing tasks of a round."""
+    """Work that consists of the missing tasks of a round."""
 
     number: int
     tasks: tuple[Task, ...] = field(compare=False)
@@ -96,9 +95,9 @@ class Ended:
     worker: Worker
     work: Work
     lost: str | None = None
-    """Cause of the worker's death, after which the work is done again. None if it did not die."""
+    """Cause of the worker's death, after which the work is done again; None if the worker lives."""
     unfit: str | None = None
-    """Reason for which the worker can measure nothing of this sweep; the work goes to another one."""
+    """Reason for which the worker can measure nothing of this sweep; another worker gets the work."""
     error: BaseException | None = None
 
 
@@ -109,7 +108,7 @@ class Pool(Protocol):
     def begin(self, sweep: Sweep) -> None: ...
 
     def workers(self) -> Sequence[Worker]:
-        """Return the present workers that are ready: a cluster loses and gains hosts."""
+        """Return the workers that are ready now. A cluster loses and gains hosts."""
 
     def is_preparing(self) -> bool:
         return False
@@ -118,13 +117,13 @@ class Pool(Protocol):
         """Give work to an idle worker, whose host measures other work at the same time if `shares_host` is True."""
 
     def events(self, timeout_s: float) -> list[Line | Ended]:
-        """Return new lines and ended work, after a wait that ends early with the first of them."""
+        """Wait for a line or ended work, at most `timeout_s`, and return all new ones."""
 
     def stop(self) -> None: ...
 
 
 def check_devices(jobs: Iterable[Job]) -> None:
-    """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card."""
+    """Raise SpecError for a job that selects a GPU or uses several, because `--places` gives each worker one GPU."""
     for job in jobs:
         if job.gpus > 1:
             several = f"{job.variant.name}: runs on {job.gpus} GPUs at once"
@@ -134,7 +133,7 @@ def check_devices(jobs: Iterable[Job]) -> None:
 
 
 def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
-    """Return the differences to the environment of the first worker; None if results do not depend on any."""
+    """Return the differences to the first worker's environment that affect results; None if there are none."""
     for job in jobs:
         origin = job.origin
         if origin is None or tuple(cell_keys(job, environment)) == origin.keys:
@@ -192,7 +191,7 @@ def topology(core: int) -> tuple[int, ...]:
 def share_of(
     cores: Sequence[int], slot: int, slots: int, *, order: Callable[[int], tuple[int, ...]] = topology
 ) -> tuple[int, ...]:
-    """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers."""
+    """Return the cores of worker `slot`; all `slots` workers get equally many, or () if there are too few cores."""
     # Cores of one socket, and the two threads of one core, stay together. Most hosts number GPUs by socket, too.
     each = len(cores) // slots
     return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
@@ -200,7 +199,7 @@ def share_of(
 
 class LocalPool(Pool):
     def __init__(self, numbers: Sequence[int], tools: Tools) -> None:
-        """Start nothing yet. Each GPU number has a worker; without numbers there is one, without a card of its own."""
+        """Create one worker per GPU number, or a single one that uses the jobs' device if there are no numbers."""
         self._tools, self._numbers = tools, numbers
         host = socket.gethostname()
         names: list[str | None] = [f"{LOCAL}{number}" for number in numbers] or [None]
@@ -310,6 +309,6 @@ class LocalPool(Pool):
 
 
 def visible_card(number: int, visible: str | None) -> str:
-    """Return the name of a card for a process that is to see it alone, from the names that this process sees."""
+    """Return CUDA_VISIBLE_DEVICES for a process that is to see only GPU `number` of this process's `visible` ones."""
     names = visible.split(",") if visible else []
     return names[number] if number < len(names) else str(number)

@@ -1,1 +1,1 @@
-"""What is measured."""
+"""Workloads: each package defines a kind of measurement, its specification and its record."""

@@ -1,7 +1,7 @@
-"""The interface of a workload: measuring, and reading of its records.
+"""The interface of a workload: measurement, comparison and presentation.
 
-A workload is a subclass of `Workload` in `workloads/NAME/workload.py`, and one line of `schema/registry.py`. The
-subclass is imported to read records and to parse a command line: methods import heavy libraries inside.
+A new workload needs a subclass of `Workload` in `workloads/NAME/workload.py` and an entry in `schema/registry.py`. The
+subclass is imported to read records and to parse a command line, so its methods import heavy libraries when called.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class Workload(Generic[JobT, RecordT, RowT]):
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[str]
     """Name of the metric that a sweep shows while it runs, and that ranks rows if `ranked_by` is empty."""
-    ranked_by: ClassVar[tuple[str, ...]] = ()  # Names of the metrics that rank rows: the first that a cell has.
+    ranked_by: ClassVar[tuple[str, ...]] = ()  # Metrics that rank rows by name; the first that a cell has is used.
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that every process of a sweep imports; with shared imports a sweep imports them once a round."""
-    example: ClassVar[str] = ""  # Arguments of `benchmarker run` that measure something.
+    """Modules that every process of a sweep imports; with shared imports, a sweep imports them once per round."""
+    example: ClassVar[str] = ""  # Example arguments of `benchmarker run`.
     default_variant: ClassVar[Mapping[str, Any]] = {}  # Variant that is measured if none is named.
     cell_opening: ClassVar[str] = "cell: "
     """First words of the line that is printed before a cell is measured; a sweep filters such lines."""
-    grid_heading: ClassVar[str] = "cells"  # Heading of the cells of a plan.
+    grid_heading: ClassVar[str] = "cells"  # Heading of the list of cells in a sweep's plan.
     explains_runs: ClassVar[bool] = False
-    """Whether a single run prints its explanation too, in place of a row for each cell."""
-    must_be_equal: ClassVar[tuple[str, ...]] = ()  # Circumstances that must be equal for the gate too.
+    """True if a single run prints the explanation of its time instead of a row for each cell."""
+    must_be_equal: ClassVar[tuple[str, ...]] = ()  # Circumstances that `gate` also requires to be equal.
     subject_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a record that describe the measured subject; they are part of a cell's key."""
-    baseline_noun: ClassVar[str] = "baseline"  # Kind of variant with which the others are compared: `unquantized form`.
-    surroundings_noun: ClassVar[str] = "table"  # Value that a row shares with its reference: `engine`.
+    baseline_noun: ClassVar[str] = "baseline"  # Noun in texts for the variant of comparison, as `unquantized form`.
+    surroundings_noun: ClassVar[str] = "table"  # Noun for the property that a row shares with its baseline: `engine`.
     speed_axis: ClassVar[str] = ""
     """Label of the ranking metric on a chart's axis; by default the heading of its column."""
 
@@ -72,25 +72,22 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return field_options(self.job)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of the command line by place, with the config's values that they replace."""
+        """Return typed values, such as {"grid.tokens": [4096]}, and values that clear fields which they replace."""
         return dict(typed)
 
     def resolve(self, variant: Any, subject: Any = None) -> Any:  # noqa: ARG002
-        """Return the variant with names as the registries have them, and what the subject decides. Raises FieldError.
-
-        Args:
-            subject: Of the job; None while a config is read.
-        """
+        """Return the variant with the registries' names, and with defaults that depend on the subject. Raises
+        FieldError. `subject` is None while a config is read."""
         return variant
 
     def check(self, job: JobT, typed: Mapping[str, Any]) -> None:
-        """Refuse a job that would fail, and typed options that would have no effect. Raises BenchmarkerError."""
+        """Raise BenchmarkerError for a job that would fail, or for typed options that would have no effect."""
 
     def point_text(self, point: Any) -> str:
         return ", ".join(filter(None, (axis.words(getattr(point, axis.name)) for axis in self.axes)))
 
     def point_arguments(self, point: Any) -> list[str]:
-        """Return options that measure this cell alone."""
+        """Return the options of `benchmarker run` that measure only this cell, as ["--prompt-tokens", "26"]."""
         from benchmarker.schema.options import flags_of
 
         flags = flags_of(self.options())
@@ -108,11 +105,11 @@ class Workload(Generic[JobT, RecordT, RowT]):
         }
 
     def record_fields(self, job: JobT) -> dict[str, Any]:
-        """Return the first fields of a record, before the run begins."""
+        """Return the fields of a record that are known before the run begins."""
         return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
     def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return the fingerprint of each file that a job reads; with `judged`, also of the files for quality alone."""
+        """Return the fingerprint of each file that a job reads; if `judged`, also of files read only for quality."""
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
@@ -127,17 +124,17 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Download or build the files that a job loads. Raises BenchmarkerError."""
 
     def cell_fields(self, job: JobT, point: Any, records: Sequence[RecordT]) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return fields of a cell that is not measured; None as long as the records so far do not contain them."""
+        """Return the axes of a cell that was not measured; None if they depend on records that do not exist yet."""
         return {axis.name: getattr(point, axis.name) for axis in self.axes}
 
     def sample_text(self, cell: Any, sample: Any) -> str:
-        """Return the numbers that are printed after a repeat, behind its latency."""
+        """Return the text that is printed after a repeat's latency, such as "34.1 tok/s"."""
         from benchmarker.core.formatting import significant
 
         return f"{significant(self.rate(cell, sample))} {self.rate_unit}"
 
     def judging(self) -> Judging[JobT, RecordT] | None:
-        """Return the measurements apart from time."""
+        """Return the workload's measurements of quality; None if it has none."""
         return None
 
     # Comparing records
@@ -151,31 +148,31 @@ class Workload(Generic[JobT, RecordT, RowT]):
         ]
 
     def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
-        """Return the values that must be equal in all records beside device, driver and versions, by name."""
+        """Return values that must be equal in all records, by name, in addition to device, driver and versions."""
         return {}
 
     def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
-        """Return the row with the values `fields` of every workload; `good` has the records that measured the cell."""
+        """Return a row: `fields` are the values common to all workloads, `good` the records that measured the cell."""
         from benchmarker.comparison.rows import Row
 
         return cast("RowT", Row(**fields))
 
     def with_baseline(self, rows: Sequence[RowT], baseline: str | None) -> tuple[RowT, ...]:  # noqa: ARG002
-        """Return the rows with values that depend on the baseline's row."""
+        """Return the rows, with the values added that depend on the baseline's row."""
         return tuple(rows)
 
     def limitable(self) -> Mapping[str, Limitable]:
-        """Return the quantities that a budget can limit beside memory and the metrics, by name."""
+        """Return the quantities that a budget can limit, by name, in addition to memory and the metrics."""
         return {}
 
     def checks(self, record: RecordT) -> Iterable[Check]:  # noqa: ARG002
-        """Return checks of `verify` beyond those of every record."""
+        """Return the workload's own checks of a record in `benchmarker verify`."""
         return ()
 
     # Explaining
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
-        """Return the profiled unit of a variant with its time without the profiler."""
+        """Return the profile of one unit (token, call, step) of a variant, with its time without the profiler."""
         from benchmarker.explain.waterfall import timed_profile
 
         return timed_profile(name, records)
@@ -195,27 +192,27 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return metric_columns(rows)
 
     def cost_columns(self, rows: Sequence[RowT], *, whole: bool = False) -> Sequence[Column[Any]]:
-        """Return the columns of memory and other costs; fewer for the whole table of every cell."""
+        """Return the columns of memory and other costs; fewer if `whole`, for the table of all cells."""
         from benchmarker.report.columns import memory, plain_costs
 
         return memory(rows) if whole else plain_costs(rows)
 
     def brief_columns(self, rows: Sequence[RowT]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
-        """Return two groups of the first table's columns: those left of the ranking metric, and those of quality."""
+        """Return the first table's columns to the left of the ranking metric, and its columns of quality."""
         from benchmarker.report.columns import latency_columns, quality_columns
 
         return latency_columns(rows), quality_columns(rows)
 
     def command(self, records: Sequence[RecordT]) -> str:  # noqa: ARG002
-        """Return the command that runs a variant for use; empty if there is none."""
+        """Return the command with which a user runs the variant (`benchmarker generate ...`); empty if none exists."""
         return ""
 
     def detail_sheets(self, rows: Sequence[RowT]) -> Sequence[Sheet]:  # noqa: ARG002
-        """Return further tables of the headline's cell."""
+        """Return further tables of the cell that the first table shows."""
         return ()
 
     def limit_sheet(self, rows: Sequence[RowT], *, whole: bool = False) -> Sheet | None:
-        """Return the rows beside the device's limits, if these are known; `whole` chooses from all cells."""
+        """Return the table of times and the device's limits; None if unknown. `whole`: `rows` are of all cells."""
         from benchmarker.comparison.rows import headline_rows
         from benchmarker.report.columns import floors
 
@@ -230,7 +227,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return *variant, *plain_header(records)
 
     def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        """Return sentences on all rows together; with `brief`, those for the first table."""
+        """Return sentences that compare rows; if `brief`, only sentences for the first table."""
         return ()
 
     def caveats(
@@ -240,7 +237,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         *,
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        """Return the facts needed before believing a number, the most important first; fewer without `baseline`."""
+        """Return caveats about the numbers, the most important first; fewer if `baseline` is None."""
         from benchmarker.report.caveats import plain_caveats
 
         return plain_caveats(records, rows)
@@ -251,7 +248,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_charts(comparison)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002
-        """Return sentences on predicted and measured limits, and on when a variant has paid for its start."""
+        """Return sentences on predicted and measured rates, and on the break-even of a variant's loading time."""
         return (), ()
 
     # For callers; not overridden
@@ -278,7 +275,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     @final
     def at_least(self, point: Any, smaller: Any) -> bool:
-        """Whether a point needs no less memory than another: equal in every axis but sizes, and as large in these."""
+        """Return True if `point` needs at least the memory of `smaller`: sizes at least as large, other axes equal."""
         return all(
             axis.size_at(point) >= axis.size_at(smaller)
             if axis.is_size

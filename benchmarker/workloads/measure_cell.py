@@ -1,4 +1,4 @@
-"""Measurement of one cell of any workload: check the result, then time it. An error becomes the cell's status."""
+"""Measurement of one cell of any workload: check the result, then time it. An error is stored as the cell's status."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def measure_cell(
     after_each: Callable[[int, Any], None] = _ignored,
     after_warmup: Callable[[int, Any], None] = _ignored,
 ) -> Any:
-    """Measure one cell. Running out of memory, or an unsupported variant, becomes the cell's status.
+    """Return the measured cell. If memory runs out or the variant is unsupported, this is the cell's status.
 
     Args:
-        device_memory: Memory of the whole device before anything was loaded, to report its growth.
+        device_memory: Memory of the whole device before the model was loaded, to report its growth.
         after_each: Called after each repeat with its number from 1.
         after_warmup: Called after each warm-up.
     """
@@ -62,6 +62,6 @@ def measure_cell(
         if not device.is_out_of_memory(error) and error_kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
         kind, reason = error_kind_of(error, device), first_line(error)
-    # Outside the except block, whose traceback keeps the failed repeat's tensors alive.
+    # After the except block: inside it, the traceback keeps the failed repeat's tensors alive.
     device.release()
     return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})

@@ -23,15 +23,15 @@ Result = TypeVar("Result")
 
 
 class Session(Protocol):
-    """The run in which a bench is opened."""
+    """The run that opens a bench."""
 
     terminal: Terminal
     device_memory: DeviceMemory  # Memory of the device before the run allocated any.
 
-    record: Any  # The record so far.
+    record: Any  # The record with the results up to now.
 
     def keep(self, **changes: Any) -> None:
-        """Change fields of the record, in a sweep also on disk."""
+        """Change fields of the record; in a sweep, also write it to disk."""
 
     def ready(self) -> None:
         """Measure the device's limits. A bench calls this after its quick checks, before it loads anything large."""
@@ -41,15 +41,15 @@ class Bench:
     """One variant, open and ready to be measured."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return fields of the record on loading and execution. Called after each cell."""
+        """Return the record's fields about loading and execution. Called after each cell."""
         return {}
 
     def cell(self, point: Any) -> CellBase:
-        """Return the cell before it is measured: axes, demand, hash of the inputs."""
+        """Return the cell with the values known before it is measured: axes, demand, hash of the inputs."""
         raise NotImplementedError
 
     def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
-        """Check one result before anything is timed, and return fields of the cell.
+        """Check the result of the cell before it is timed, and return fields of the cell.
 
         Raises:
             WrongResultError: The result is wrong. The cell becomes invalid and has no times.
@@ -58,15 +58,15 @@ class Bench:
         return {}
 
     def step(self, point: Any) -> Step[Any]:
-        """Return the callable of one repeat. It reads the clock itself, with the device drained at both ends."""
+        """Return a callable that runs and times one repeat. It waits for the device before each clock reading."""
         raise NotImplementedError
 
     def settling_times(self, sample: Any) -> tuple[float, ...]:
-        """Return the times of a warm-up that must be stable before anything is timed."""
+        """Return the times of a warm-up repeat that must stop changing before repeats are timed."""
         return (float(sample.latency_s),)
 
     def timed(self) -> AbstractContextManager[None]:
-        """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
+        """Return the context of the timed repeats, in which a recompilation, for example, raises UnsupportedError."""
         return nullcontext()
 
     def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
@@ -77,42 +77,42 @@ class Bench:
         """Return fields of the record that are measured after all cells: profile, energy, quality.
 
         Args:
-            record: With all cells, which are on disk by now.
-            path: Of the record; further files are named after it.
+            record: Record with all cells, which is on disk.
+            path: Path of the record. Further files are named after it.
         """
         return {}
 
 
 class Judging(Generic[JobT, RecordT]):
-    """Measurements apart from time, such as quality: once for each form, in a process of their own."""
+    """Measurements of quality, which are made once per key of `form` in a process of their own."""
 
     name: ClassVar[str]
 
     def check(self, job: JobT) -> None:
-        """Refuse unsuitable inputs before anything is timed. Raises BenchmarkerError."""
+        """Raise BenchmarkerError for unsuitable inputs, before anything is timed."""
 
     def form(self, job: JobT) -> str | None:
-        """Return a key; jobs with the same key share one measurement. None if the job requests none."""
+        """Return a key; jobs with equal keys share one measurement of quality. None if the job requests none."""
         raise NotImplementedError
 
     def words(self, job: JobT) -> str:
-        """Return the requested measurements, for the plan of a sweep."""
+        """Return a text with the requested measurements for the plan of a sweep."""
         raise NotImplementedError
 
     def guess_s(self, job: JobT, timed: RecordT | None) -> float:  # noqa: ARG002
-        """Return a guess of the measurement's seconds, without the process's start; `timed` is a record of the job."""
+        """Return the estimated seconds of the measurement without its process's start. `timed`: a record of the job."""
         return 60.0
 
     def is_done(self, record: RecordT, job: JobT) -> bool:
-        """Whether the record has every requested measurement, measured as requested."""
+        """Return True if the record has every requested measurement, measured as requested."""
         raise NotImplementedError
 
     def changes(self, job: JobT, judged: RecordT | None, reason: Missing | None) -> dict[str, Any]:
-        """Return fields for the records that share the measurement; `reason` is why its process failed."""
+        """Return fields for the records that share the measurement. `reason`: why its process failed, else None."""
         raise NotImplementedError
 
     def missing(self, record: RecordT) -> Missing | None:
-        """Return why a requested measurement is missing."""
+        """Return why a requested measurement is missing from the record; None if none is missing."""
         raise NotImplementedError
 
     def lost(self, job: JobT, judged: RecordT | None) -> str:
@@ -121,7 +121,7 @@ class Judging(Generic[JobT, RecordT]):
 
 
 def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Refuse another commit of the model on the hub than that with which the sweep began. Raises ChangedError."""
+    """Raise ChangedError if `commit`, of the model on the hub, is not the commit with which the sweep began."""
     planned = job.origin.commit if job.origin and job.part else None
     if planned and commit and commit != planned:
         raise ChangedError(
@@ -131,13 +131,13 @@ def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
 
 
 def tried(work: Callable[[], Result], device: Device) -> Result | Missing:
-    """Return the result of work, or why it failed: a known error, or too little memory."""
+    """Return the result of `work`; if it raised BenchmarkerError or ran out of memory, return the reason."""
     try:
         return work()
     except Exception as error:
         if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
             raise
         missing = Missing(error_kind=error_kind_of(error, device), reason=first_line(error))
-    # Outside the except block, whose traceback keeps the failed work's tensors alive.
+    # After the except block: inside it, the traceback keeps the tensors of `work` alive.
     device.release()
     return missing

@@ -4,9 +4,9 @@
     optimizer.step()
     optimizer.zero_grad()
 
-Gradients are not clipped and the learning rate is constant. The latency is the time of the undivided step, without a
-wait inside. Its parts are timed in a second step that waits for the device after each part. A profiled step is
-annotated instead: the trace then assigns kernels to parts by the time at which the host launched them.
+Gradients are not clipped and the learning rate is constant. The latency is the time of a step that waits for the device
+only at its end. Forward, backward and optimizer are timed in a second step, which waits for the device after each of
+them. In a profiled step they are annotated, and the trace assigns each kernel by the time of its launch.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 StepPart = Literal["forward", "backward", "optimizer"]
 STEP_PARTS: tuple[StepPart, ...] = get_args(StepPart)
 RECOMPUTE = "recompute"
-"""Section of a profile: forward passes that gradient checkpointing repeats inside the backward pass."""
+"""Name of the profile's section for forward passes that gradient checkpointing repeats in the backward pass."""
 
 
 class TrainingSample(SampleBase):
-    """One timed training step. `latency_s` is the time of the step without waits between its parts."""
+    """One timed training step. `latency_s` is the time of the step without waits inside."""
 
     drained_parts_s: dict[StepPart, Seconds] = Field(default_factory=dict)
-    """Seconds of each part of a second step, which waits for the device after each part. Their sum is a little longer
-    than the undivided step, in which the host runs ahead of the device. Empty if parts were not requested."""
+    """Seconds of forward, backward and optimizer in a second step, which waits for the device after each of them. Their
+    sum is a little longer than `latency_s`, because the host cannot run ahead. Empty if not requested."""
 
 
 class StepMemory(Plain):
     """Bytes of live tensors around one untimed step. None on CPU."""
 
     before_bytes: Whole | None = None
-    """Before the step: weights and optimizer state. Gradients are freed at the end of each step."""
+    """Bytes before the step: weights and optimizer state. Gradients are freed at the end of each step."""
     kept_bytes: Whole | None = None
-    """After the forward pass minus before it: kept for the backward pass."""
+    """Bytes that the forward pass keeps for the backward pass: bytes after it minus bytes before it."""
     gradient_bytes: Whole | None = None
-    """Between backward pass and optimizer, minus before the step."""
+    """Bytes of gradients: bytes between backward pass and optimizer minus bytes before the step."""
     forward_peak_bytes: Whole | None = None
-    """Peak of the forward pass, weights included."""
+    """Peak bytes of the forward pass, weights included."""
     backward_peak_bytes: Whole | None = None
-    """Peak of the backward pass, weights included."""
+    """Peak bytes of the backward pass, weights included."""
     optimizer_peak_bytes: Whole | None = None
-    """Peak of the optimizer, weights included."""
+    """Peak bytes of the optimizer, weights included."""
 
 
 Around = Callable[[StepPart], AbstractContextManager[object]]
@@ -65,15 +65,15 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class TrainingStep:
-    """Timed repeat: one training step per call."""
+    """Callable that runs and times one training step."""
 
     loss: Callable[[], Tensor]
-    """Runs the forward pass of the next micro-batch; returns its loss, a scalar with a graph."""
+    """Function that runs the forward pass of the next micro-batch and returns its loss, a scalar with a graph."""
     optimizer: Optimizer
     device: Device
     _: KW_ONLY
     accumulate: int = 1  # Micro-batches per step.
-    times_parts: bool = True  # Follow each timed step by a step whose parts are timed.
+    times_parts: bool = True  # Run a second step after each timed step, to time forward, backward and optimizer.
     losses: tuple[Tensor, ...] = ()
     """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
     _part: StepPart = "forward"
@@ -84,7 +84,7 @@ class TrainingStep:
         return TrainingSample(latency_s=latency_s, drained_parts_s=self.parts() if self.times_parts else {})
 
     def parts(self) -> dict[StepPart, float]:
-        """Return the seconds of each part of one step, with a wait for the device after each."""
+        """Run one step that waits for the device after each part; return the seconds of each part."""
         times = dict.fromkeys(STEP_PARTS, 0.0)
 
         @contextmanager
@@ -108,7 +108,7 @@ class TrainingStep:
             self._is_annotated = False
 
     def memory(self) -> StepMemory:
-        """Run one step and read the allocator around each part; kept bytes after the first forward pass."""
+        """Run one step and return the allocator's bytes around forward, backward and optimizer."""
         import torch
 
         device = self.device
@@ -140,7 +140,7 @@ class TrainingStep:
         )
 
     def recomputing(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Annotate a function if a profiled step calls it inside the backward pass, as checkpointing does."""
+        """Wrap a checkpointed function: in a profiled step, its calls in the backward pass are annotated RECOMPUTE."""
 
         def call(*arguments: Any, **named: Any) -> Result:
             from torch.profiler import record_function
@@ -169,7 +169,7 @@ class TrainingStep:
             with around("backward"):
                 loss.backward()
             losses.append(loss.detach() * self.accumulate)
-            # Frees the graph, whose memory the next forward pass needs.
+            # Free the graph, because the next forward pass needs its memory.
             del loss
         self._part = "optimizer"
         with around("optimizer"):
@@ -179,7 +179,7 @@ class TrainingStep:
 
 
 def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
-    """Return the context of mixed-precision products on a device (torch's name); nothing for float32."""
+    """Return torch's autocast context for products in `dtype`; an empty context for float32."""
     import torch
 
     if dtype == "float32":

@@ -12,7 +12,7 @@ import torch
 
 from benchmarker.comply import machine_checks, run_checks
 from benchmarker.comply.folder_checks import check_order, false_share
-from benchmarker.engines.base import Scores
+from benchmarker.engines.base import PrefillScores, Scores
 from benchmarker.hardware.device import CpuDevice, find_device
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, write_findings
@@ -33,6 +33,10 @@ class Source:
     """Engine on a simulated clock: 10 ms for the prompt and 1 ms for each further token."""
 
     is_elsewhere = False
+    model = None
+
+    def facts(self):
+        return SimpleNamespace(external=None)
 
     def __init__(self, *, cached=False, skipped=False, missing=0, early=False, clock=1.0):
         self.cached, self.skipped, self.missing, self.early, self.clock = cached, skipped, missing, early, clock
@@ -68,22 +72,22 @@ def subject_of(source, batch_size=1, depth=0):
     return run_checks.Subject(source, find_device("cpu"), point, prompts[:batch_size], prompts)
 
 
-def outcome(check, source, *arguments):
-    return check(subject_of(source), *arguments, "plain").outcome
+def outcome(check, source, records=()):
+    return check(replace(subject_of(source), records=records)).outcome
 
 
 @pytest.mark.parametrize(
-    ("check", "fault", "arguments"),
+    ("check", "fault"),
     [
-        (run_checks.check_timed_output, {"skipped": True}, ([],)),
-        (run_checks.check_no_caching, {"cached": True}, ()),
-        (run_checks.check_length, {"missing": 1}, ()),
-        (run_checks.check_first_token, {"early": True}, ()),
+        (run_checks.check_timed_output, {"skipped": True}),
+        (run_checks.check_no_caching, {"cached": True}),
+        (run_checks.check_length, {"missing": 1}),
+        (run_checks.check_first_token, {"early": True}),
     ],
 )
-def test_a_check_fails_on_its_fault_only(check, fault, arguments):
-    assert outcome(check, Source(), *arguments) == "passed"
-    assert outcome(check, Source(**fault), *arguments) == "failed"
+def test_a_check_fails_on_its_fault_only(check, fault):
+    assert outcome(check, Source()) == "passed"
+    assert outcome(check, Source(**fault)) == "failed"
 
 
 def test_a_clock_that_is_three_percent_fast_fails(monkeypatch):
@@ -99,6 +103,45 @@ def test_a_clock_that_is_three_percent_fast_fails(monkeypatch):
     assert outcome(run_checks.check_clock, source) == "failed"
 
 
+def test_a_message_between_processes_is_no_fault_of_the_clock(monkeypatch):
+    def by_hand(device, generate):
+        before = source.now_ns
+        generation = generate()
+        return generation, (source.now_ns - before) / 1e9 + 0.005
+
+    monkeypatch.setattr(run_checks, "timed_by_hand", by_hand)
+    source = Source()
+    assert outcome(run_checks.check_clock, source) == "failed"
+    source.is_elsewhere = True
+    found = run_checks.check_clock(subject_of(source))
+    assert (found.outcome, found.text) == (
+        "passed",
+        "the engine's latency is 1.0000 of the loop by hand, by the difference between 5 tokens and one token; "
+        "limit 2%",
+    )
+    source = Source(clock=0.97)
+    source.is_elsewhere = True
+    assert outcome(run_checks.check_clock, source) == "failed"
+    subject = replace(subject_of(source), point=Point(2, None, new_tokens=1, batch_size=1))
+    assert run_checks.check_clock(subject).outcome == "not applicable"
+
+
+def test_the_prefill_scores_tokens_of_an_engine_that_scores_no_step():
+    class Prefilling(Source):
+        def step_scores(self, ids, *, prompt_tokens):
+            return None
+
+        def prefill_scores(self, ids):
+            top = numpy.array([[following(ids[: end + 1]), 99] for end in range(len(ids))])
+            return PrefillScores(top, numpy.array([[-0.1, -3.0]] * len(ids), dtype=numpy.float32))
+
+    found = run_checks.check_timed_output(subject_of(Prefilling()))
+    words = "tokens are the likeliest of the engine's prefill, which stands in for its decode step"
+    assert (found.outcome, found.text) == ("passed", f"5 of 5 {words}")
+    found = run_checks.check_timed_output(subject_of(Prefilling(skipped=True)))
+    assert (found.outcome, found.text) == ("failed", f"0 of 5 {words}")
+
+
 def test_a_time_outside_the_timed_runs_fails():
     shape = {"new_tokens": 5, "batch_size": 1, "depth": 0, "inputs_sha256": inputs_sha256(subject_of(Source()).own)}
     timed = SimpleNamespace(**shape, status="ok", samples=[SimpleNamespace(latency_s=0.0139)])
@@ -106,7 +149,7 @@ def test_a_time_outside_the_timed_runs_fails():
     record = SimpleNamespace(cells=[timed, longer])
     assert outcome(run_checks.check_timed_output, Source(), [record]) == "passed"
     record.cells[0].samples[0].latency_s = 0.010
-    found = run_checks.check_timed_output(subject_of(Source()), [record], "plain")
+    found = run_checks.check_timed_output(replace(subject_of(Source()), records=[record]))
     assert found.outcome == "failed"
     assert found.text == (
         "5 of 5 tokens are the likeliest of the scored step; it took 0.0140 s, the timed runs 0.0098 to 0.0102 s "
@@ -117,7 +160,7 @@ def test_a_time_outside_the_timed_runs_fails():
 def test_a_given_text_is_no_check_of_caching():
     subject = subject_of(Source(cached=True))
     same = replace(subject, prompts=[subject.own[0]] * len(subject.prompts))
-    assert run_checks.check_no_caching(same, "plain").outcome == "not applicable"
+    assert run_checks.check_no_caching(same).outcome == "not applicable"
 
 
 def test_the_tokens_of_a_depth_are_passed_and_scored():
@@ -128,13 +171,14 @@ def test_the_tokens_of_a_depth_are_passed_and_scored():
 
     subject = subject_of(Deep(), depth=1)
     subject = replace(subject, own=[Prompt((0, 1), "", context=(6,))])
-    assert run_checks.check_timed_output(subject, [], "plain").outcome == "passed"
+    assert run_checks.check_timed_output(subject).outcome == "passed"
 
 
 def test_an_engine_without_scores_is_not_applicable():
     source = Source()
     source.step_scores = lambda ids, *, prompt_tokens: None
-    assert outcome(run_checks.check_timed_output, source, []) == "not applicable"
+    source.prefill_scores = lambda ids: None
+    assert outcome(run_checks.check_timed_output, source) == "not applicable"
 
 
 def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
@@ -170,12 +214,12 @@ def test_a_block_of_known_size_grows_the_memory_by_its_size(monkeypatch):
 def test_weights_that_were_unpacked_on_use_fail():
     model = torch.nn.Linear(1024, 1024, dtype=torch.float16)
     source = Source()
-    assert outcome(run_checks.check_weights, source, []) == "not applicable"
+    assert outcome(run_checks.check_weights, source) == "not applicable"
     source.model = model
     record = SimpleNamespace(load=SimpleNamespace(weight_bytes=2 * 1025 * 1024))
     assert outcome(run_checks.check_weights, source, [record]) == "passed"
     model.float()
-    found = run_checks.check_weights(subject_of(source), [record], "plain")
+    found = run_checks.check_weights(replace(subject_of(source), records=[record]))
     assert (found.outcome, found.text) == (
         "failed",
         "2.0000 of the record's 2.0 MiB after 5 tokens; limit 2%",
@@ -220,8 +264,8 @@ def planned():
 
 
 def test_the_planned_order_passes_and_faults_are_named(tmp_path):
-    assert check_order(tmp_path).outcome == "not applicable"
-    found = check_order(sweep_folder(tmp_path, planned()))
+    assert check_order(tmp_path, ()).outcome == "not applicable"
+    found = check_order(sweep_folder(tmp_path, planned()), ())
     assert (found.outcome, found.text) == (
         "passed",
         "6 processes of 2 rounds in the planned order, one at a time on a device",
@@ -230,10 +274,10 @@ def test_the_planned_order_passes_and_faults_are_named(tmp_path):
     swapped[0], swapped[1] = (
         text.replace(old, new) for text, old, new in ((swapped[0], '"a"', '"b"'), (swapped[1], '"b"', '"a"'))
     )
-    found = check_order(sweep_folder(tmp_path, swapped))
+    found = check_order(sweep_folder(tmp_path, swapped), ())
     assert found.text == "round 1 ran b, a, c; planned was a, b, c"
     together = [*planned(), line(1, "a", 51.0, 60.0)]
-    assert "ran at the same time on GPU-1" in check_order(sweep_folder(tmp_path, together)).text
+    assert "ran at the same time on GPU-1" in check_order(sweep_folder(tmp_path, together), ()).text
 
 
 def test_compare_gets_a_line_for_each_failed_check(tmp_path):
@@ -242,4 +286,9 @@ def test_compare_gets_a_line_for_each_failed_check(tmp_path):
     assert comply_lines([tmp_path]) == (
         "clock of fp16 failed in `benchmarker comply`: 1.03 of the loop",
         "`benchmarker comply`: 1 of 2 checks passed on a CPU",
+    )
+    findings += (judged("clock", "fine", holds=True, variant="int8"),)
+    write_findings(tmp_path, ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings))
+    assert comply_lines([tmp_path])[1] == (
+        "`benchmarker comply`: 2 of 3 checks passed on a CPU; no check of int8 failed"
     )

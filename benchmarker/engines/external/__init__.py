@@ -1,1 +1,1 @@
-"""Engines that people serve with, each in a process and a Python environment of its own: their pins exclude ours."""
+"""Serving engines, each in its own process and Python environment, because their pinned versions conflict with ours."""

@@ -1,10 +1,10 @@
-"""Base of vLLM and SGLang, which load a checkpoint as it is stored or quantize one of 16 bit while loading.
+"""Base of vLLM and SGLang, which load a checkpoint as it is stored or quantize a 16-bit checkpoint while loading.
 
-Speculative decoding: a step checks several drafted tokens at once, and keeps those that the model would have chosen.
+Speculative decoding: one step checks several drafted tokens and accepts the tokens that the model would have chosen.
 
-    tokens of a step = 1 + accepted drafts
+    tokens per step = 1 + accepted drafts
 
-The rate is meaningful only beside this number, which depends on the text: random weights are refused.
+The decode rate depends on this number, and this number on the text. Therefore models with random weights are refused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and SGLang load unchanged.
-UNQUANTIZED = "Unquantized"  # Prefix of vLLM's class names for layers of 16 bit.
+UNQUANTIZED = "Unquantized"  # Prefix of vLLM's class names for 16-bit layers.
 ONE_BYTE = re.compile(r"int8|float8")
 METHODS = ("ngram", "draft_model", "eagle3", "mtp")
-WITH_DRAFT = ("draft_model", "eagle3")  # Methods that need a second model. That of `mtp` is usually in the checkpoint.
+WITH_DRAFT = ("draft_model", "eagle3")  # Methods that need a second checkpoint; `mtp` usually does not.
 
 
 class Speculation(NamedTuple):
     method: str
-    tokens: int  # Draft tokens of a step.
+    tokens: int  # Draft tokens per step.
     draft: str | None  # Folder or hub id of the draft model.
 
 
@@ -87,7 +87,7 @@ class CheckpointEngine(ExternalEngine):
         return isinstance(options := form.engine_options, CheckpointOptions) and options.speculative is not None
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """Refuse a model that runs unquantized under the label of a quantization, or quantized without one."""
+        """Raise UnsupportedError if the model is labelled quantized but runs unquantized, or vice versa."""
         options = form.engine_options
         assert isinstance(options, CheckpointOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
@@ -97,13 +97,13 @@ class CheckpointEngine(ExternalEngine):
             raise UnsupportedError(f"{self.name}: {problem}")
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        """Return None for a quantized checkpoint, whose files do not have the number of the model's parameters."""
+        """Return the facts of loading; None for a quantized checkpoint, whose number of parameters is unknown."""
         if checkpoint.quantization is not None:
             return None
         parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder, checkpoint.config))
         packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
         if not facts.weight_bytes_by_type and facts.settings.get("quantization"):
-            # SGLang's layers cannot be inspected. A parameter of one byte saves one.
+            # SGLang's layers cannot be inspected: each 8-bit parameter takes one byte less than 16 bits.
             packed = max(0, 2 * parameters - (facts.weight_bytes or 0))
         tied = bool(checkpoint.config.get("tie_word_embeddings"))
         known = {"parameters": parameters, "packed_parameters": packed, "is_tied": tied}
@@ -111,8 +111,8 @@ class CheckpointEngine(ExternalEngine):
 
 
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int | None) -> str | None:
-    """Return the contradiction between a model and its label. Online quantization must take clearly less than the
-    checkpoint's files, `plain_bytes`, which are None for a quantized checkpoint."""
+    """Return how a model contradicts its label, the name of a quantization; None if it does not. With online
+    quantization, weights must take clearly less than the files of the 16-bit checkpoint, `plain_bytes`."""
     quantized = [name for name in facts.linear_methods if not name.startswith(UNQUANTIZED)]
     layers = [name for name in quantized if "KVCache" not in name and "Embedding" not in name]
     if label is None:

@@ -1,7 +1,7 @@
-"""The driver process of an engine that runs in its own environment, and the protocol with it.
+"""The driver process of an engine that runs in its own environment, and its protocol.
 
-The engine starts a driver program (external/drivers) and sends it one JSON object a line. The driver answers each with
-one:
+The engine starts a driver program (external/drivers) and sends it requests, one JSON object per line. The driver
+answers each request with one JSON object:
 
     do        fields                              answer
     open      of the engine                       load_s
@@ -11,7 +11,7 @@ one:
     facts                                         version, kv_cache, and fields of ExternalFacts
     close                                         {}
 
-The answer {"error": "one line"} means that the driver cannot do it. The driver reads its own monotonic clock around the
+The answer {"error": "one line"} means that the request failed. The driver reads its own monotonic clock around the
 engine's work, so that no time includes the pipe.
 """
 
@@ -119,7 +119,7 @@ class Driver:
         return DriverError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
     def close(self) -> None:
-        """Let the driver end by itself, then end every process of its group."""
+        """Request that the driver ends, then kill every process of its group."""
         if self._process.poll() is None:
             with contextlib.suppress(BenchmarkerError):
                 self.request("close", limit_s=CLOSE_S)

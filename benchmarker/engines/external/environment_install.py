@@ -1,4 +1,4 @@
-"""Making, registering and removing the environments of external engines."""
+"""Installation, registration and removal of the Python environments of external engines."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ IMPORT_S = 300.0  # Longest time of an engine's first import.
 PYTHON_S = 20.0
 PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 PYTHON_FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/cpython-{version}*/bin")
-"""Folders in which pyenv and uv keep interpreters, which may not be on the PATH."""
+"""Folders in which pyenv and uv install interpreters that may not be on the PATH."""
 
 FIXED_GCC = {11: 5, 12: 4, 13: 3}
-"""First minor version without GCC bug 114098, by major version. GCC 10 has no AMX, and GCC 14 has no bug.
+"""First minor version without GCC bug 114098, by major version. GCC 10 has no AMX, and GCC 14 does not have the bug.
 
 `_tile_loadconfig` in GCC's header for Intel's AMX declared 8 of the 64 bytes that it reads. llama.cpp's GEMMs with
 quantized weights call it, and crash with a segmentation fault.
@@ -84,7 +84,7 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
 
 
 def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentState:
-    """Replace an environment: run a plan's commands, and import the engine once. Raises EngineError."""
+    """Replace an environment: run the plan's commands, and import the engine once. Raises EngineError."""
     log = plan.folder.with_suffix(".log")
     with _alone(plan.folder):
         free_bytes = shutil.disk_usage(plan.folder.parent).free
@@ -103,7 +103,7 @@ def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentStat
 
 
 def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path | None = None) -> EnvironmentState:
-    """Use an interpreter of the user's own, after importing the engine in it once. Raises EngineError."""
+    """Register a Python interpreter of the user, after importing the engine in it once. Raises EngineError."""
     if library is not None and not any(library.glob("libllama.*")):
         raise EngineError(f"{library}: no libllama in it; give the folder that holds llama.cpp's shared libraries")
     if python_version(python) is None:
@@ -111,19 +111,19 @@ def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path |
     folder = environments_folder() / spec.name
     with _alone(folder):
         shutil.rmtree(folder, ignore_errors=True)
-        # Not resolved: the interpreter of a virtual environment is a link, and its path determines its packages.
+        # The link is not resolved: the path of a virtual environment's interpreter determines its packages.
         _mark(spec, folder, python.absolute(), pins_sha256=None, library=library)
     return environment_state(spec)
 
 
 def remove_environment(spec: EnvironmentSpec) -> None:
-    """Delete an environment, or the marker of an interpreter of the user's own. Raises EngineError."""
+    """Delete an environment, or the marker that registers an interpreter of the user. Raises EngineError."""
     state = environment_state(spec)
     if not state.folder.exists():
         raise EngineError(f"the environment {spec.name} is not installed; 'benchmarker engine list' shows what is")
     with _alone(state.folder):
         try:
-            # The marker first, so that an interruption leaves a half-made environment.
+            # The marker is deleted first: after an interruption the environment counts as incomplete.
             (state.folder / MARKER).unlink(missing_ok=True)
             shutil.rmtree(state.folder)
         except OSError as error:
@@ -199,7 +199,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def find_python(versions: Sequence[str], chosen: Path | None = None) -> Path:
-    """Find an interpreter of one of the versions; earlier versions are preferred. Raises EngineError."""
+    """Return an interpreter of the first version in `versions` that is installed. Raises EngineError."""
     if chosen is not None:
         version = python_version(chosen)
         if version is None:
@@ -228,7 +228,7 @@ def python_version(path: Path) -> str | None:
 
 
 def _candidates(version: str) -> Iterator[Path]:
-    # Not a virtual environment's own interpreter: the new environment would break when that one is deleted.
+    # The interpreter of a virtual environment is excluded: deleting its environment would break the new one.
     if sys.prefix == sys.base_prefix and f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
         yield Path(sys.executable)
     for folder in os.environ.get("PATH", "").split(os.pathsep):

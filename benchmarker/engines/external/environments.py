@@ -1,7 +1,7 @@
-"""Environments of external engines: specifications, and the state of each on this machine.
+"""Python environments of external engines: specifications, and the state of each environment on this machine.
 
 Each environment is a folder under the cache folder with a marker file that is written last. A folder without a marker
-is half-made and is never used. A marker can also register an interpreter of the user's own.
+is incomplete and is never used. A marker can also register an interpreter of the user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARKER = "environment.json"
 
 
 class EngineError(BenchmarkerError):
-    """Environment that cannot be made, found or used; the message contains the remedy."""
+    """An environment cannot be made, found or used. The message contains the remedy."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class EnvironmentSpec:
     summary: str
     device: str  # `cuda` or `cpu`.
     module: str
-    pythons: tuple[str, ...]  # Versions of Python that all of its packages have wheels for, the preferred one first.
+    pythons: tuple[str, ...]  # Python versions for which all packages have wheels, the preferred version first.
     disk_bytes: int
-    pins_name: str = ""  # Default: the environment's own name.
+    pins_name: str = ""  # Name of the file of pins. Default: the environment's name.
     unresolved: tuple[str, ...] = ()
-    """Packages installed first and without dependencies: they pin a version that no index has under that name."""
+    """Packages that are installed first and without dependencies, because no index has the versions that they pin."""
     pip_options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     was_run: str = "run by benchmarker's authors"
 
     @property
     def pins(self) -> Path:
-        """File of exact versions, as `pip install -r` reads them. Builds of the same sources share it."""
+        """Requirements file with exact versions. Builds of the same sources share a file."""
         return PINS / f"{self.pins_name or self.name}.txt"
 
     @property
@@ -55,7 +55,7 @@ class EnvironmentSpec:
 
 NOT_RUN = "not run by benchmarker's authors"
 CMAKE = "CMAKE_ARGS"
-# The server's libraries belong to the installed tools. Its web page would be downloaded during the build.
+# llama-server uses the libraries of the installed tools. Its web page is left out: the build would download it.
 SERVER_TOOL = (
     "-DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_TOOLS_INSTALL=ON -DLLAMA_USE_PREBUILT_UI=OFF "
     "-DLLAMA_OPENSSL=OFF"
@@ -69,7 +69,7 @@ LLAMA_CPP = EnvironmentSpec(
     pins_name="llama-cpp",
     pythons=("3.12", "3.11", "3.13"),
     disk_bytes=GIB,
-    # pip reuses its compiled wheels whatever CMAKE_ARGS is, so that a CPU build would be taken for one with CUDA.
+    # pip's cache ignores CMAKE_ARGS: a wheel compiled for the CPU would be installed as the CUDA build.
     pip_options=("--no-cache-dir",),
     variables={CMAKE: "-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"},
 )
@@ -147,9 +147,9 @@ class Marker(Plain):
     python: str
     version: str
     pins_sha256: str | None
-    """`EnvironmentSpec.pins_sha256` when it was made; None for an interpreter of the user's own."""
+    """`EnvironmentSpec.pins_sha256` when the environment was made; None for an interpreter of the user."""
     library: str | None = None
-    """Folder of the user's own build of llama.cpp, which replaces the one in llama-cpp-python."""
+    """Folder of the user's build of llama.cpp, which replaces the build in llama-cpp-python."""
     created: str
     benchmarker: str
 
@@ -158,11 +158,11 @@ class Marker(Plain):
 class EnvironmentState:
     spec: EnvironmentSpec
     folder: Path
-    marker: Marker | None  # None if it is not complete.
+    marker: Marker | None  # None if the environment is incomplete.
 
     @property
     def problem(self) -> str | None:
-        """Reason why it cannot be used, with the remedy; None if it can."""
+        """Reason why the environment cannot be used, with the remedy; None if it can."""
         install = f"'benchmarker engine install {self.spec.name}'"
         if self.marker is None:
             state = "is half-made" if self.folder.exists() else "is not installed"
@@ -217,7 +217,7 @@ def environment_states() -> list[EnvironmentState]:
 
 
 def ready_environment(engine: str, device: str) -> Marker:
-    """Return the environment in which an engine runs on a kind of device. Raises EngineError."""
+    """Return the marker of an engine's environment for the device, `cuda` or `cpu`. Raises EngineError."""
     for spec in ENVIRONMENTS.values():
         if (spec.engine, spec.device) == (engine, device):
             return environment_state(spec).interpreter
@@ -225,7 +225,7 @@ def ready_environment(engine: str, device: str) -> Marker:
 
 
 def why_not_installed(engine: str) -> str | None:
-    """Return how to make an engine's environment; None if it has one."""
+    """Return how to make an environment for an engine; None if it has a complete environment."""
     states = [state for state in environment_states() if state.spec.engine == engine]
     if any(state.problem is None for state in states):
         return None
@@ -236,7 +236,7 @@ def why_not_installed(engine: str) -> str | None:
 
 class EngineStatus(NamedTuple):
     engine: str
-    remedy: str | None  # None if it runs here.
+    remedy: str | None  # None if the engine runs on this machine.
     line: str
 
 

@@ -1,6 +1,6 @@
-"""Base of the engines whose programs run in an environment of their own, and their token source.
+"""Base class of the engines that run in a process and environment of their own, and their token source.
 
-An engine is a subclass here, a driver in external/drivers, an entry in `ENVIRONMENTS` and a file of pins.
+A new engine needs a subclass, a driver in external/drivers, an entry in `ENVIRONMENTS` and a file of pinned versions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FACTS_S = 60.0
 
 
 class ExternalEngine(Engine):
-    limit_s = 1800.0  # Longest time of one request. The first start of vLLM on a new machine compiles for minutes.
+    limit_s = 1800.0  # Time limit of one request. The first start of vLLM on a new machine compiles for minutes.
 
     def why_not_installed(self) -> str | None:
         return why_not_installed(self.name)
@@ -47,20 +47,20 @@ class ExternalEngine(Engine):
 
     def command(self, marker: Marker) -> list[str]:
         driver = DRIVERS / f"{self.name.replace('-', '_')}_driver.py"
-        # Isolated: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
+        # -I: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
         return [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(driver)]
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return arguments of the driver's `open`, and fields of ExternalFacts that the driver cannot report."""
+        """Return arguments of the driver's `open`, and fields of ExternalFacts that are unknown to the driver."""
         raise NotImplementedError
 
     def speculates(self, form: Form) -> bool:  # noqa: ARG002
         return False
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """Check that the open model is what the row's label claims. Raises UnsupportedError."""
+        """Check that the open model has the quantization of its label. Raises UnsupportedError."""
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:  # noqa: ARG002
         if not facts.parameters or facts.weight_bytes is None:
@@ -120,9 +120,9 @@ class ExternalSource(TokenSource):
     driver: Driver
     limit_s: float
     environment: str
-    fields: dict[str, Any] = field(default_factory=dict)  # Fields of ExternalFacts that the driver cannot report.
+    fields: dict[str, Any] = field(default_factory=dict)  # Fields of ExternalFacts unknown to the driver.
     growth_bytes: Callable[[], int | None] | None = None
-    """Returns the growth of the GPU's memory since before the driver started; None on a CPU."""
+    """Function that returns the growth of the GPU's used memory since before the driver started; None on a CPU."""
     choosing_share: float | None = None
     step_s: float | None = None
     speculates: bool = False
@@ -171,7 +171,7 @@ class ExternalSource(TokenSource):
         return self._external_facts(self._facts())
 
     def peak_bytes(self) -> int | None:
-        """Return the growth of the process on a CPU, and of the whole GPU without the reserved KV cache."""
+        """Return the growth of the process's memory on a CPU, else of the GPU's memory minus the reserved KV cache."""
         answer = self._facts()
         if self.growth_bytes is None:
             return int(answer["growth_bytes"]) if "growth_bytes" in answer else None
@@ -247,7 +247,7 @@ def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
 
 
 def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:
-    """Return the largest relative differences of an engine's own TTFT and TPOT from our clock's; None without times."""
+    """Return the largest relative differences of the engine's TTFT and TPOT from ours; None if it reported no times."""
     ours = generation.sample(len(generation.tokens[0]))
     reported = [times for times in engine_times if times is not None]
 

@@ -1,4 +1,4 @@
-"""llama.cpp: GGUF files made from a checkpoint and cached, or a GGUF file of the user's own."""
+"""llama.cpp: it runs a GGUF file that is made from a checkpoint and cached, or a GGUF file of the user."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LlamaCppOptions(Options):
     """Options of llama.cpp."""
 
     gguf: GgufForm = "F16"
-    """Quantization of the GGUF file that is made from a checkpoint. A GGUF file of --model is used unchanged."""
+    """Quantization of the GGUF file that is made from a checkpoint. A GGUF file given as --model is used unchanged."""
     threads: int | None = Field(default=None, gt=0)
-    """Default: the number of physical cores, as in llama-bench."""
+    """Number of threads. Default: the number of physical cores, as in llama-bench."""
     gpu_layers: int | None = Field(default=None, ge=0)
-    """Default: all layers on a GPU."""
+    """Number of layers on the GPU. Default: all."""
     flash_attention: bool = True
 
 
@@ -92,7 +92,7 @@ class LlamaCppEngine(ExternalEngine):
             return checkpoint.folder
         require_gguf()
         commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
-        # The folder name of a dummy contains everything that it was made from.
+        # The folder name of a dummy checkpoint encodes everything from which it was made.
         dummy = f"dummy {checkpoint.folder.name}" if checkpoint.dummy else None
         model = dummy or commit or content_sha256(checkpoint.folder)
 
@@ -123,7 +123,7 @@ def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make:
     key = cache.key_of({"kind": "gguf", "tokens": "placeholder", **parts})
     folder = cache.find(key)
     if folder is None:
-        # Never larger than the 16-bit weights in the folder.
+        # Upper limit: a GGUF file is never larger than the 16-bit weights in the folder.
         needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
         with cache.new_entry(
             key, kind="gguf", model=checkpoint.model_id, options={"gguf": gguf}, needed_bytes=needed_bytes

@@ -1,7 +1,7 @@
 """SGLang, written and checked against the sources of 0.5.14.
 
-Its scheduler runs the model in a process of its own, in which layers cannot be inspected: the proof of a quantization
-while loading is the size of the weights.
+SGLang's scheduler runs the model in another process, in which layers cannot be inspected. The size of the weights
+shows whether they were quantized while loading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SglangOptions(CheckpointOptions):
     enable_torch_compile: bool = False
     """Compile the decode step too, in addition to its CUDA graphs."""
     context_length: int | None = Field(default=None, gt=0)
-    """Longest sequence; default: the model's own."""
+    """Maximum length of a sequence in tokens; default: the model's."""
     max_running_requests: int | None = Field(default=None, gt=0)
     """Maximum number of sequences at once; default: SGLang's choice, 48 with speculative decoding."""
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
@@ -55,7 +55,7 @@ class SglangEngine(CheckpointEngine):
         }
         if options.speculative:
             method, tokens, draft = speculation_of(options.speculative)
-            # SGLang counts the token that a step makes without drafts too.
+            # SGLang's number includes the token that a step makes in addition to accepted drafts.
             arguments |= {"speculative_algorithm": ALGORITHMS[method], "speculative_num_draft_tokens": tokens + 1}
             if method != "ngram":
                 arguments |= {"speculative_num_steps": tokens, "speculative_eagle_topk": 1}

@@ -1,4 +1,4 @@
-"""vLLM: quantized checkpoints, or quantization while loading, with a check that layers run quantized."""
+"""vLLM: it runs quantized checkpoints or quantizes while loading; a check proves that layers run quantized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarker.engines.external.environments import Marker
 from benchmarker.hardware.device import Device
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
-"""Online quantizations of vLLM for experts only (vllm/config/quantization.py, 0.33)."""
+"""Online quantizations of vLLM that quantize only experts (vllm/config/quantization.py, 0.33)."""
 
 
 class VllmOptions(CheckpointOptions):
@@ -23,13 +23,13 @@ class VllmOptions(CheckpointOptions):
     """Kernels of quantized linears: `marlin`, `machete`, `exllama`, `humming`, ...; default: vLLM's choice, which is
     Machete for GPTQ and AWQ on Hopper."""
     max_model_len: int | None = Field(default=None, gt=0)
-    """Longest sequence; default: the model's own."""
+    """Maximum length of a sequence in tokens; default: the model's."""
     max_num_seqs: int | None = Field(default=None, gt=0)
     """Maximum number of sequences at once; default: vLLM's choice."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Share of the GPU's memory that vLLM reserves, mostly for the KV cache."""
     cpu_kv_cache_gib: int = Field(default=1, gt=0)
-    """Size of the KV cache on a CPU."""
+    """Size of the KV cache on a CPU, in GiB."""
 
 
 class VllmEngine(CheckpointEngine):
@@ -68,7 +68,7 @@ class VllmEngine(CheckpointEngine):
         }
         if options.speculative:
             method, tokens, draft = speculation_of(options.speculative)
-            # Lengths of the repeated text are those of vLLM's benchmarks/README.md.
+            # Lengths of matching n-grams as in vLLM's benchmarks/README.md.
             more = {"prompt_lookup_max": 5, "prompt_lookup_min": 2} if method == "ngram" else {"model": draft}
             arguments["speculative_config"] = {"method": method, "num_speculative_tokens": tokens, **more}
         return arguments, {}

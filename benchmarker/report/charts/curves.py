@@ -34,7 +34,7 @@ Points = dict[float, float]  # Drawn values by the value of the axis.
 
 
 def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
-    """Return a chart of the ranking metric over each numeric axis with several values."""
+    """Return a chart for each numeric axis with several values: the ranking metric over the axis."""
     charts = []
     for axis in rows[0].described.axes if rows else ():
         values = {row.cell[axis.name] for row in rows if row.cell}
@@ -71,7 +71,7 @@ def curve_chart(
     """Return a chart with a line per variant; None if fewer than two values of the axis were measured.
 
     Args:
-        cell: The first table's cell. Its values of the other axes are preferred among those with the most points.
+        cell: Only rows with equal values of the other axes are drawn: the values with most points, or this cell's.
         value_of: Returns the drawn value of a row in the unit of `vertical`, or None.
         name: File name of the chart without ending. Default: the axis.
     """

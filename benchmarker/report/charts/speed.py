@@ -1,4 +1,4 @@
-"""Charts of the ranking metric with its intervals: bars, marks for every cell, and marks over a cost."""
+"""Charts of the ranking metric with its intervals: bars, marks for every cell, and marks over a cost such as memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
-    """Return a chart of a line per cell with a mark per variant; None for one cell. `shape` labels the cells' axis."""
+    """Return a chart with a line per cell and a mark per variant; None for one cell. `shape` labels the cells' axis."""
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if rate_of(row)) if cell]
     if len(cells) < 2:
         return None
@@ -91,7 +91,7 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 def draw_against(
     rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
-    """Return a function that draws speed over the cost `cost_of`, given in the unit of the label `horizontal`."""
+    """Return a function that draws speed over cost. `cost_of` returns a row's cost in the unit of `horizontal`."""
     rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
 
@@ -203,7 +203,7 @@ def speed_words(row: Row) -> str:
 
 
 def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
-    """Return a note on the meaning of full and hollow marks, with the variants that have no mark."""
+    """Return a note that explains full and hollow marks and lists the variants without a mark."""
     variants = {row.variant for row in drawn}
     missing = [row.variant for row in rows if row.variant not in variants]
     left_out = f" Without a number here: {', '.join(map(label, missing))}." if missing else ""

@@ -30,14 +30,14 @@ LOOKS: Mapping[str, tuple[int, int]] = {
     **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 2), "optimizer": (5, 3)},
     **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
 }
-"""Indices of colour and hatching by the name of a part. Two names of the same part have equal indices."""
+"""Index of the colour and index of the hatching by part. `copy/cast` and `copies and casts` are names of one part."""
 WIDEST_SCALE = 10.0  # Largest ratio of the longest to the shortest bar of a panel.
 
 
 def stacked(
     bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, horizontal: str, columns: int, totals: Parts | None
 ) -> Figure:
-    """Draw stacked bars. Given `totals`, write them beside the bars, sort by them, and use panels of similar bars."""
+    """Draw stacked bars. With `totals`, write each bar's total beside it, and distribute the bars by `panels_of`."""
     panels = panels_of(totals) if totals else [list(bars)]
     legend_in = 0.17 * math.ceil(len(names) / columns)
     drawn = Figure(figsize=(WIDTH_IN, 0.35 + 0.4 * len(panels) + 0.36 * len(bars) + legend_in))
@@ -64,7 +64,7 @@ def panels_of(totals: Parts) -> list[list[str]]:
 
 
 def looks_of(names: Sequence[str], colours: int) -> dict[str, tuple[int, int]]:
-    """Return the indices of colour and hatching of each part. Parts that LOOKS lacks get unused pairs of indices."""
+    """Return (colour index, hatching index) of each part: that of LOOKS, or an unused pair."""
     looks = {name: LOOKS[name] for name in names if name in LOOKS}
     free = [(colour, hatch) for hatch in range(len(HATCHES)) for colour in range(colours)]
     for name in names:
@@ -103,7 +103,7 @@ def kernels_chart(
     units: Mapping[str, int] | None = None,
     subject: str = "call of each variant",
 ) -> Chart | None:
-    """Return a chart of the time in each kernel category; `units` gives, for example, the decode steps per profile."""
+    """Return a chart of the time in each kernel category; `units` is the number of decode steps in each profile."""
     profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
         return None
@@ -128,11 +128,11 @@ def kernels_chart(
 
 
 GAPS_ARE = {"cpu": "Python, and the time between operators", "device": "time in which the device waits for the host"}
-"""Meaning of gaps by `Phase.by`: profiled were the operators of the CPU or the kernels of the device."""
+"""Meaning of gaps by the source of the profile (`Phase.by`): CPU operators or device kernels."""
 
 
 def withheld_variants(results: Results) -> set[str]:
-    """Return the variants whose intervals are too wide for a number in the first table. No chart has their bars."""
+    """Return the variants whose interval is too wide for a number in the first table. No chart has a bar for them."""
     return {row.variant for row in headline_rows(results.rows) if row.is_withheld}
 
 

@@ -1,4 +1,4 @@
-"""Style of all charts: colours for colour-blind readers, on light and dark paper, with plain text.
+"""Style of all charts: colours for colour-blind readers, on light and dark paper. Text stays text in SVG.
 
 In the page a chart is SVG whose colours are CSS variables of the page, so that one drawing has light, dark and print
 colours. A PNG has the light colours.
@@ -35,7 +35,7 @@ class Ink:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Colours by the names of the page's CSS variables."""
+        """Colours by the names of the page's CSS variables: `{"text": "#1b1f24", "series-0": "#0072b2"}`."""
         series = {f"series-{index}": colour for index, colour in enumerate(self.series)}
         parts = {f"part-{index}": colour for index, colour in enumerate(self.parts)}
         return {"text": self.text, "faint": self.faint, "paper": self.paper, **series, **parts}

@@ -108,7 +108,7 @@ def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Return (name, value) of each recorded property of the environment, such as the driver."""
+    """Return (name, value) of each recorded property of the environment: `("driver", "570.86")`."""
     environments = [record.environment for record in records]
     facts = [_facts(environment) for environment in environments]
     packages = sorted({name for environment in environments for name in environment.packages})

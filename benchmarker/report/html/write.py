@@ -21,7 +21,7 @@ def write_report(results: Comparison, path: Path) -> list[Chart]:
     """Write the page atomically and return its charts.
 
     Raises:
-        SpecError: The file name does not end in .html, so that it may be the name of a record.
+        SpecError: The file name does not end in .html or .htm.
         MissingLibraryError: A drawing library is not installed.
         ResultsError: The file cannot be written.
     """

@@ -1,11 +1,11 @@
 """Measurement of one attention implementation, whose results are compared with attention in float64.
 
-The error of a tensor is the Frobenius norm of its difference from float64, divided by the norm of the float64 result.
-Rounding alone causes some error; torch's `math` backend, which computes the same rows in the same type, shows how much.
-An implementation is wrong if an error is above the type's tolerance *and* above twice the error of `math`.
+The error of a tensor is the Frobenius norm of its difference from the float64 result, divided by the norm of this
+result. The error of torch's `math` backend in the same type shows how much error rounding alone causes. An
+implementation is wrong if an error is above the type's tolerance *and* above twice the error of `math`.
 
-Up to 2,048 positions all rows are compared; above that 64 rows, one from each of 64 equal segments of the sequence, of
-the output and of the gradient of the queries. Gradients of keys and values depend on all rows and are then left out.
+Up to 2,048 positions, all rows of all results are compared. In longer sequences 64 rows are compared, one from each of
+64 equal segments, for the output and the gradient of the queries only: gradients of keys and values need all rows.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from benchmarker.workloads.operation.record import SeenKernel, TensorName
 from benchmarker.workloads.operation.spec import LengthPoint
 
 TOLERANCES = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
-"""Largest error by type. TF32 has the tolerance of float16, which has as many bits of fraction."""
+"""Largest error that passes, by type. TF32 has as many bits of fraction as float16, and so the same tolerance."""
 MATH_RATIO = 2.0
 ALL_ROWS = 2048
 SAMPLED_ROWS = 64
-CHUNK_BYTES = 2**28  # Bytes of float64 scores that the reference holds at once.
+CHUNK_BYTES = 2**28  # Maximum bytes of float64 scores in memory at once.
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -46,7 +46,7 @@ def input_bytes(shape: AttentionShape) -> int:
 
 
 def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> calls.CallInputs:
-    """Return normal numbers, as in the FlashAttention papers, equal for all implementations on one kind of device."""
+    """Return normally distributed inputs, as in the FlashAttention papers; the same for all implementations."""
     dtype = torch.float32 if shape.dtype == "tf32" else getattr(torch, shape.dtype)
     tensors = [tensor.to(dtype) for tensor in _random(shape, device, seed)]
     for tensor in tensors[:3]:
@@ -65,7 +65,7 @@ def _random(shape: AttentionShape, device: str, seed: int) -> Iterator[Tensor]:
 
 
 def rows_of(seq_len: int) -> list[int]:
-    """Return the query positions to compare: all, or the middle of each segment and the last position."""
+    """Return the query positions to compare: all up to 2,048; else the middles of 63 segments and the last position."""
     if seq_len <= ALL_ROWS:
         return list(range(seq_len))
     middles = [(2 * segment + 1) * seq_len // (2 * SAMPLED_ROWS) for segment in range(SAMPLED_ROWS - 1)]
@@ -73,7 +73,7 @@ def rows_of(seq_len: int) -> list[int]:
 
 
 def check(results: calls.Results, inputs: calls.CallInputs, shape: AttentionShape) -> AttentionChecked:
-    """Compare one call's full results with float64. Raises WrongResultError if a number is not finite."""
+    """Return the errors of one call's results relative to float64. Raises WrongResultError for NaN or infinity."""
     calls.check_finite(results)
     rows = rows_of(shape.seq_len)
     exact = reference(inputs, shape, rows, torch.float64, by_formula)
@@ -104,7 +104,7 @@ def refuse_inaccurate(checked: AttentionChecked) -> None:
 def reference(
     inputs: calls.CallInputs, shape: AttentionShape, rows: list[int], dtype: torch.dtype, attend: Attend
 ) -> calls.Results:
-    """Return those rows of the output, and with a backward pass of dq; dk and dv too if the rows are all rows."""
+    """Return rows of the output `o` and of the gradient `dq`; also `dk` and `dv` if `rows` are all rows."""
     group_size = shape.heads // shape.kv_heads
     groups = shape.batch_size * shape.kv_heads
     # Queries [groups, group_size, rows, head_dim]; keys and values [groups, 1, length, head_dim].

@@ -1,8 +1,8 @@
-"""Reading of attention's records: the limit of a call, and sentences on several lengths.
+"""Evaluation of attention's records: the floor of a call's time, and sentences on its growth with the length.
 
     floor = max(FLOPs / matmul rate, bytes / bandwidth)
 
-The bytes are those of inputs and outputs; for `naive` also those of the scores, which a fused kernel does not write.
+The bytes are those of inputs and outputs; the variant `naive` also reads and writes the scores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.operation import operation_reading as operation
 
-IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which the FLOPs, the time or the rate must be wrong.
+IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which a number must be wrong: FLOPs, time or matmul rate.
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
@@ -58,10 +58,10 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
 
 
 def _kernel_times(call: operation.LargestCall) -> tuple[dict[Category, float], float]:
-    """Return the seconds of each category of kernels, and those in which a kernel ran.
+    """Return the seconds of a call in each category of kernels, and the seconds in which any kernel ran.
 
-    On a CPU the call is its operators, without gaps. A GPU at its power limit has no gaps either: under the timed calls
-    its clocks are lower than under the single profiled call, whose kernels are therefore stretched.
+    On a CPU the whole call counts as attention. A GPU at its power limit has lower clocks in the timed calls than in
+    the single profiled call: the kernels' times are scaled up until they fill the timed call.
     """
     if call.on_cpu:
         return {"attention": call.latency_s}, call.latency_s
@@ -78,7 +78,7 @@ def _fewer_bytes(timed: Timed) -> str:
     return ADVICE["bandwidth"]
 
 
-MIN_LENGTHS = 4  # Lengths that a fit of three parameters needs at least: three points fit any parameters.
+MIN_LENGTHS = 4  # Minimum number of lengths: a fit of three parameters passes through any three points.
 
 Times = Sequence[tuple[int, float]]  # Seconds of one call by length.
 
@@ -101,7 +101,7 @@ class Growth:
 
 
 def growth(times: Times) -> Growth | None:
-    """Return the fit with the least sum of squared relative distances; None for fewer than four lengths."""
+    """Return the least-squares fit of relative differences; None for fewer than four lengths."""
     from scipy.optimize import minimize_scalar
 
     if len(times) < MIN_LENGTHS:
@@ -127,11 +127,11 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
-    """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
+    """Return sentences: from which length on a variant is faster than the baseline, and how its time grows."""
     series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []
-    # A batch that shrinks with the length would hide the growth.
+    # If the batch shrinks while the length grows, the time shows no growth.
     for line in (line for line in series if line.has_one_batch_size):
         for name, measured in _variants(line, rows):
             times = [(operation.length_of(row), row.latency.value) for row in measured if row.latency]

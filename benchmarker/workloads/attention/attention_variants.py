@@ -1,12 +1,11 @@
 """Implementations of attention by name, and a user's own function by its import path.
 
 Kernel names on NVIDIA are those of torch 2.11 with cuDNN 9.19. On AMD, torch's flash and efficient backends both run
-AOTriton's kernels. A CPU build has only the math and flash backends.
+AOTriton's kernels. A CPU build of torch has only the math and flash backends.
 
-A user's function, such as `mykernels.attention:forward`, gets queries [batch, heads, length, head_dim] and keys and
-values [batch, kv_heads, length, head_dim], and those of the keywords `is_causal`, `window` and `enable_gqa` that it has
-a parameter for. It returns the output in the queries' shape, in a new tensor for each call. Nothing is imported without
---trust-code.
+A user's function, such as `mykernels.attention:forward`, is called with queries [batch, heads, length, head_dim], keys
+and values [batch, kv_heads, length, head_dim], and those of the keywords `is_causal`, `window` and `enable_gqa` that it
+accepts. It returns the output in the queries' shape, in a new tensor for each call. Importing it requires --trust-code.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def open_naive(shape: AttentionShape, device: str) -> Operation:
 
 
 def open_sdpa(backend: Backend | None) -> Open:
-    """Return an opener of scaled_dot_product_attention with one backend forced; None leaves the choice to torch."""
+    """Return a function that prepares scaled_dot_product_attention with this backend; None: torch chooses it."""
 
     def around() -> AbstractContextManager[object]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -78,7 +77,7 @@ def open_sdpa(backend: Backend | None) -> Open:
 
 
 def _sdpa_call(shape: AttentionShape, device: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return the operator with the shape's mask. A window has no flag of its own and is passed as a matrix."""
+    """Return the operator with the shape's mask. A causal mask is a flag; a window has no flag and is a mask matrix."""
     from torch.nn.functional import scaled_dot_product_attention
 
     masked = _masked_pairs(shape, device) if shape.window is not None else None
@@ -92,7 +91,7 @@ def _sdpa_call(shape: AttentionShape, device: str) -> Callable[[Tensor, Tensor, 
 
 
 def open_flash_library(version: str) -> Open:
-    """Return an opener of FlashAttention 3 or 4 ("FA3", "FA4"), which then replace torch's own FlashAttention 2."""
+    """Return a function that prepares FlashAttention "FA3" or "FA4", which torch calls instead of FlashAttention 2."""
 
     @contextmanager
     def around() -> Iterator[None]:
@@ -116,7 +115,7 @@ def open_flex(shape: AttentionShape, device: str) -> Operation:
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    # Dynamo limits the compilations of one function to eight shapes, and runs it uncompiled after that.
+    # Without a reset, dynamo compiles a function for at most eight shapes and runs it uncompiled for all others.
     torch.compiler.reset()
     compiled = torch.compile(flex_attention, dynamic=False)
     window = shape.window or shape.seq_len
@@ -149,7 +148,7 @@ VARIANTS: dict[str, AttentionImplementation] = {
     "naive": AttentionImplementation(
         open=open_naive, kernels={"cuda": _SOFTMAX, "rocm": _SOFTMAX, "cpu": r"aten::_softmax"}
     ),
-    # Separate operators, 16-bit types in float32.
+    # Separate operators, which compute 16-bit types in float32.
     "math": AttentionImplementation(
         open=open_sdpa("MATH"),
         kernels={"cuda": _SOFTMAX, "rocm": _SOFTMAX, "cpu": r"_scaled_dot_product_attention_math"},
@@ -174,7 +173,7 @@ VARIANTS: dict[str, AttentionImplementation] = {
     "flex": AttentionImplementation(
         open=open_flex, kernels={"cuda": _TEMPLATE, "rocm": _TEMPLATE, "cpu": r"flex_attention|CompiledFxGraph"}
     ),
-    # torch chooses the backend, which the table names.
+    # torch chooses the backend; the table names it by its kernel.
     "auto": AttentionImplementation(open=open_sdpa(None), kernels=ANY_KERNEL),
     "fa3": _flash_library(
         open=open_flash_library("FA3"),
@@ -200,7 +199,7 @@ def implementation_of(name: str) -> AttentionImplementation:
 
 
 def variants_with_kernel(kernels: Sequence[SeenKernel], kind: Kind) -> tuple[str, ...]:
-    """Return the variants that these kernels may belong to; `naive` and `math` only if no fused one matches."""
+    """Return the variants whose kernels match; `naive` and `math` only if no fused variant matches."""
     matching = [
         name
         for name, implementation in VARIANTS.items()
@@ -216,7 +215,7 @@ def _is_import_path(name: str) -> bool:
 
 
 def source_sha256(variant: str) -> str | None:
-    """Return the SHA-256 of the module's file; None for a variant of the registry or a module without a file.
+    """Return the SHA-256 of the file of a user's module; None for a variant of the registry, or without a file.
 
     Imports the packages that contain the module, but not the module.
     """
@@ -252,7 +251,7 @@ def _user_call(path: str, shape: AttentionShape) -> Callable[..., Any]:
     def call(query: Any, key: Any, value: Any) -> Any:
         try:
             return function(query, key, value, **options)
-        except RuntimeError:  # out of memory, or a refusal of torch: handled by the caller
+        except RuntimeError:  # out of memory, or an unsupported call: the caller handles it
             raise
         except Exception as error:
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)

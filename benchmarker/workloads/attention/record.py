@@ -10,7 +10,7 @@ from benchmarker.workloads.attention.spec import AttentionSubject
 from benchmarker.workloads.operation.record import LengthCell, OperationChecked, OperationDemand, TensorError
 from benchmarker.workloads.operation.spec import OperationDType, PassMode
 
-NAIVE = "naive"  # Variant that writes its scores to memory.
+NAIVE = "naive"  # Variant that writes the scores to memory.
 
 
 class AttentionDemand(OperationDemand):
@@ -24,7 +24,7 @@ class AttentionDemand(OperationDemand):
 
 
 class AttentionTensorError(TensorError):
-    """Error of one result tensor, and the error that its type makes inevitable."""
+    """Error of one result tensor, and the error of torch's `math` backend, which rounding in its type causes."""
 
     math_error: Spent
     """Error of torch's `math` backend in the same type."""
@@ -32,7 +32,7 @@ class AttentionTensorError(TensorError):
 
 class AttentionChecked(OperationChecked):
     tolerance: Spent
-    """Largest error that passes. A larger one also passes if `math` in the same type is at least half as far off."""
+    """Largest error that passes. A larger error also passes if it is at most twice the error of torch's `math`."""
     tensors: tuple[AttentionTensorError, ...] = ()
 
 
@@ -44,7 +44,7 @@ class AttentionCell(LengthCell):
 
 class AttentionFacts(Plain):
     matmul_precision: Literal["ieee", "tf32"] | None = None
-    """Precision of float32 products as torch reports it. None for other types, and on CPU."""
+    """Precision of float32 matrix products as torch reports it. None for other types, and on CPU."""
     source_sha256: str | None = None
     """SHA-256 of the file of a user's own function. None for the registry's variants."""
 
@@ -53,7 +53,7 @@ class AttentionVariantFacts(VariantFacts):
     variant: str
     """Name in the registry, or `module:function`."""
     dtype: OperationDType
-    """Type of queries, keys and values: the variant's, or else the subject's."""
+    """Type of queries, keys and values: `dtype` of the variant if it is set, else of the subject."""
 
 
 class AttentionRecord(RunRecord):

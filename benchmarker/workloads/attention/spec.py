@@ -18,7 +18,7 @@ class AttentionSubject(operation.AttentionHeads):
     causal: bool = True
     """Each position attends to itself and earlier positions only."""
     window: Positive | None = None
-    """Sliding window: positions that one query attends to at most, itself included. Default: no limit."""
+    """Sliding window: maximum number of positions that a query attends to, its own included. Default: no limit."""
     seed: int = 0
     """Seed of the random inputs."""
 
@@ -30,7 +30,7 @@ class AttentionSubject(operation.AttentionHeads):
 
 
 class AttentionSubjectAsked(AttentionSubject):
-    """The layer, with the option that only a command line may set: a config from somebody else cannot trust itself."""
+    """The layer, with an option that only the command line can set: a config file must not permit its own code."""
 
     trust_code: bool = False
     """Import and run the `module:function` of a variant."""
@@ -38,7 +38,7 @@ class AttentionSubjectAsked(AttentionSubject):
 
 class AttentionVariant(VariantBase):
     variant: Annotated[str, Field(min_length=1)]
-    """A name of the registry, or `module:function` for your own function (needs --trust-code)."""
+    """Name of an implementation, or `module:function` for your own function (needs --trust-code)."""
     dtype: operation.OperationDType | None = None
     """Overrides the subject's dtype, so that one table can compare float32, tf32 and bfloat16."""
 
@@ -72,7 +72,7 @@ class AttentionJob(Job):
 
     @property
     def matmul_dtype(self) -> str:
-        # TF32 is a setting of float32 products.
+        # TF32 is a setting of matrix products of float32 tensors.
         return "float32" if self.dtype == "tf32" else self.dtype
 
 
@@ -95,7 +95,7 @@ class AttentionShape(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one head's queries, keys or values, of all sequences."""
+        """Bytes of the queries of one head in all sequences; keys and values have the same size."""
         return self.batch_size * self.seq_len * self.head_dim * self.element_bytes
 
     @property

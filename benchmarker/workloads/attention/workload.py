@@ -53,7 +53,7 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
     def options(self) -> list[Option]:
         return field_options(
             self.job,
-            # `--dtype` is the subject's.
+            # `--dtype` sets the subject's dtype.
             flags={**operation.SEED_FLAG, "variant.dtype": "--variant-dtype"},
             helps={"subject.causal": "Each position attends to all positions."},
         )

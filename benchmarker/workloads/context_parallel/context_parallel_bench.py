@@ -1,8 +1,8 @@
 """Measurement of context parallel attention. This process is rank 0 and sends commands to the other ranks.
 
 Order for each cell: every rank makes its shard of the inputs and runs a call; the gathered result is checked; the
-repeats are timed; then the same work without exchange, one GPU's work over as many positions, the link between
-neighbours, and a profiled call on every rank.
+repeats are timed. Then the same call is timed without its exchange, and attention of a single GPU over seq_len / ranks
+positions; the rate of the link between neighbours is measured; every rank profiles a call.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from benchmarker.workloads.operation.operation_bench import split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Bench, Session
 
-REPEATS = 3  # Repeats of the measurements after the timed repeats; their median counts.
+REPEATS = 3  # Repeats of each measurement after the timed repeats; the median is recorded.
 LINK_BYTES = {"cpu": 2**24, "cuda": 2**28, "rocm": 2**28}
 VARIABLES = re.compile(r"(NCCL|TORCH_NCCL|GLOO)_(?!\w*(FILE|PATH|DIR|HOST|ADDR))\w+")
-"""Variables of NCCL and gloo, without those that reveal paths or addresses."""
+"""Recorded environment variables: those of NCCL and gloo, except paths and addresses."""
 
 
 class RanksStep:
-    """Timed repeat of one cell on all ranks. The slowest rank's time is the latency."""
+    """Callable that times one repeat of a cell on all ranks. The slowest rank's time is the latency."""
 
     def __init__(self, call: Callable[..., list[Any]], mode: str) -> None:
         self._call, self._mode = call, mode
@@ -128,7 +128,7 @@ class ContextParallelBench(Bench):
         return RanksStep(self._call, point.mode)
 
     def measured(self, cell: records.ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
-        """Measure the work without exchange, one GPU's over as many positions, and the link; profile a call."""
+        """Measure a call without exchange, one GPU with seq_len / ranks positions, and the link; profile a call."""
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:
             try:
@@ -150,7 +150,7 @@ class ContextParallelBench(Bench):
 
     def _call(self, name: str, **arguments: Any) -> list[Any]:
         """Call a method of RankWork on all ranks, which are started if necessary; return their answers. Raises
-        UnsupportedError if all ranks refuse alike, and RankError after ending all ranks."""
+        UnsupportedError if all ranks raised it with the same message; RankError, after which all ranks have ended."""
         point = self._point
         assert point is not None
         count = self._splitting.gpus(point.ranks)
@@ -160,7 +160,7 @@ class ContextParallelBench(Bench):
             work = partial(getattr(self._own, name), **arguments)
             if self._ranks is None:
                 return [work()]
-            # Calls of one kind take equally long; a much longer call hangs.
+            # The time limit of a call follows from earlier calls of the same kind: a much longer call hangs.
             kind = f"{name} {point} {arguments.get('kind')} {arguments.get('work')} {arguments.get('calls')}"
             answer, answers = self._ranks.together({"do": name, "with": arguments}, work, kind=kind)
         except UnsupportedError:
@@ -175,7 +175,7 @@ class ContextParallelBench(Bench):
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
         devices = spec.devices_of(self._device.torch_name, count)
         self._count = count
-        # Ranks on one CPU divide its threads.
+        # Ranks on one CPU divide its threads; the old number is restored at the end.
         self._stack.callback(torch.set_num_threads, torch.get_num_threads())
         if count > 1:
             ranks = open_ranks(serve_rank_0, options, devices=devices, device=self._device, stuck=self._save_cell)

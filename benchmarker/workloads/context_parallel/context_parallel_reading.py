@@ -1,9 +1,9 @@
-"""Reading of the records of context_parallel: the limit of a call on the rank that computes longest, and sentences and
-columns on exposed communication.
+"""Evaluation of the records of context_parallel: the floor of a call's time on the rank that computes longest, and
+sentences and columns on exposed communication.
 
     floor = (FLOPs of one GPU) / (matmul rate measured in the same process)
 
-Communication counts only while nothing else runs: hidden communication costs nothing.
+Communication is exposed while no other kernel runs. Communication during computation is hidden and costs no time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPUTE_CATEGORIES = tuple(
     category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise")
 )
 """Kernel categories counted as compute, to which the floor applies."""
-UNEVEN = 1.1  # Imbalance above which the order of the sequence costs more than a better kernel could save.
+UNEVEN = 1.1  # Imbalance from which the advice is another order of the sequence instead of another kernel.
 UNEVEN_ADVICE = f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
 BLOCKS_ADVICE = "Another kernel for the same blocks helps, if a row here is faster."
 
@@ -41,7 +41,7 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
         return NotExplained(name, "no cell of it has a trace: a single rank has no exchange to explain")
     trace = critical_trace(call.cell)
     assert trace is not None
-    # On a CPU the traced call is scaled to the time of the timed calls.
+    # On a CPU, the traced call's times are scaled to the latency of the timed calls.
     scale = call.latency_s / trace.span_s if call.on_cpu else 1.0
     categories = {
         cast("Category", work.kind): scale * (work.alone_s if work.kind == "communication" else work.busy_s)
@@ -81,8 +81,8 @@ def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
         yield f"each step must send {needed} to be hidden, and the link gives {link}"
 
 
-HIDDEN_SHARE = 0.05  # Largest exposed share of the time that counts as hidden.
-MAX_DISAGREEMENT = 0.05  # Largest difference of the two measurements of the exposed share without a remark.
+HIDDEN_SHARE = 0.05  # Largest exposed share of the time at which communication counts as hidden.
+MAX_DISAGREEMENT = 0.05  # Difference of the exposed shares by clock and by trace above which a remark is printed.
 
 
 def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
@@ -129,13 +129,13 @@ def _hiding_text(series: Sequence[Row]) -> str:
 
 
 def _link_rates(row: Row) -> tuple[str, str]:
-    """Return the rate that a ring needs and that of the link: `488 GB/s`, `296`; both '' without a ring."""
+    """Return the rate that a ring needs and the rate of the link: `488 GB/s`, `296`; both '' without a ring."""
     needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
     return ("", "") if needed is None or link is None else (f"{needed / 1e9:.3g} GB/s", f"{link / 1e9:.3g}")
 
 
 def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the bound that the causal mask sets to a contiguous ring, at the longest length of each number of ranks."""
+    """Yield for each number of ranks the largest use of the GPUs by a contiguous ring, at the longest length."""
     longest: dict[tuple[int, str], Row] = {}
     for row in sorted((row for row in rows if row.cell and row.form.get("split") == "ring"), key=length_of):
         if row.cell and row.cell.ranks > 1 and "scaling" in row.metrics:

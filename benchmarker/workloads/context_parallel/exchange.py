@@ -1,12 +1,12 @@
-"""Exchange of tensors between ranks, and the splittings that consist of exchanges: Ulysses, torch's context_parallel.
+"""Exchange of tensors between ranks; context parallelism by Ulysses and by torch's context_parallel.
 
 Ulysses (Jacobs et al., "DeepSpeed Ulysses", arXiv 2309.14509): an all-to-all gives every rank the full sequence for a
-share of the heads, and another one reverses it. None of its four exchanges forward and four backward overlaps with
+share of the heads, and a second all-to-all reverses it. Four exchanges forward and four backward do not overlap with
 computation.
 
-torch's own context_parallel, a prototype in 2.11 and 2.13, replaces scaled_dot_product_attention in its context. Keys
-and values come by one all-gather (its default, not a ring) or by one all-to-all per step; their gradients by an
-all-to-all in both. Its order is the zigzag order of `spec`, which a split tensor of positions verifies.
+torch's context_parallel, a prototype in 2.11 and 2.13, replaces scaled_dot_product_attention in its context. It sends
+keys and values by one all-gather (the default) or by one all-to-all per step, and their gradients by all-to-all in both
+cases. Its order of positions is the zigzag order of `spec`, which is verified with a split tensor of positions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Plan:
     kernel: KernelName
     order: Order
     is_exchanging: bool = True
-    """False for the same work without exchange: each rank uses its own tensors, and the result is wrong."""
+    """False to time the work without exchange: each rank uses its own tensors, and the result is wrong."""
 
 
 def open_single(plan: Plan) -> Operation:
@@ -64,7 +64,7 @@ COUNT = ExchangeCount()
 
 
 class Pending(NamedTuple):
-    """Tensors in flight from the previous rank."""
+    """Exchange in progress: `arriving` from the previous rank, `leaving` to the next rank."""
 
     works: Sequence[dist.Work]
     arriving: tuple[Tensor, ...]
@@ -141,7 +141,7 @@ def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operat
     options: dict[str, Any] = {"is_causal": True, "enable_gqa": plan.shape.heads != plan.shape.kv_heads}
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        # Looked up at every call, since the context replaces the function.
+        # The function is looked up at every call, because the context replaces it.
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
 
     @contextmanager
@@ -167,7 +167,7 @@ def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operat
                     )
                 yield
         finally:
-            # In 2.11 an exception inside leaves it replaced.
+            # torch 2.11 does not restore the function after an exception.
             functional.scaled_dot_product_attention = original
 
     return Operation(attend, around)
@@ -175,8 +175,8 @@ def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operat
 
 @contextmanager
 def _rotation(plan: Plan) -> Iterator[None]:
-    """Without exchange, replace torch's rotation by one that returns its input. Raises UnsupportedError if this torch
-    has no such function."""
+    """If the plan has no exchange, replace torch's rotation of keys and values by the identity. Raises UnsupportedError
+    if this version of torch has no such function."""
     if plan.is_exchanging:
         yield
         return

@@ -1,11 +1,11 @@
 """Work of every rank, rank 0 included: make its shard of the inputs, compute, exchange, and read its own clock.
 
-Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. The other ranks'
-answers are JSON.
+Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. The other ranks
+answer in JSON.
 
-The gathered result is compared with float64 as in the workload attention; with the result of one GPU that computed the
-full sequence with the same kernel, over all rows of all tensors, which detects gradients of keys and values that were
-returned to a wrong rank; and, for the order of rows, with the exact result of inputs whose values are their positions.
+The gathered result is compared three times: with float64 as in the workload attention; in all rows of all tensors with
+the result of a single GPU with the same kernel, which detects gradients of keys and values that were sent to a wrong
+rank; and for inputs whose values encode their positions with the exact result, which detects a wrong order of rows.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ OPENERS: dict[str, Callable[[Plan], operation_call.Operation]] = {
     "alltoall": partial(open_torch, rotation="alltoall"),
     "single": open_single,
 }
-"""Functions that prepare each of `spec.VARIANTS`."""
+"""Function that prepares the operation of each variant in `spec.VARIANTS`."""
 LINK_REPEATS = 5
-ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}  # Largest relative error of a mean of positions.
+ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}  # Largest error of `position_coded` that passes.
 TimedKind = Literal["together", "alone", "single"]
-"""`alone` is the same work without exchange; `single` is one GPU's over a rank's positions, on all ranks at once."""
+"""`together`: with exchange; `alone`: without exchange; `single`: attention over seq_len / ranks positions per rank."""
 
 
 class RankCall(NamedTuple):
@@ -65,7 +65,7 @@ def shard(inputs: operation_call.CallInputs, plan: Plan) -> operation_call.CallI
 
 
 def gather(results: operation_call.Results, plan: Plan) -> operation_call.Results:
-    """Return tensors with the rows of all ranks in their order on rank 0; {} on the others, which call it too."""
+    """Gather results on all ranks. Return tensors with the rows of all ranks in order on rank 0; {} on other ranks."""
     full: operation_call.Results = {}
     for name, result in results.items():
         own = result.detach().contiguous()
@@ -83,7 +83,7 @@ def gather(results: operation_call.Results, plan: Plan) -> operation_call.Result
 
 
 def position_coded(like: operation_call.CallInputs, plan: Plan) -> operation_call.CallInputs:
-    """Return inputs of a rank, in the shapes of others, whose result shows which positions each row attended to.
+    """Return inputs of a rank whose result shows which positions each row attended to; `like` has their shapes.
 
     Queries and keys are 0, so that all visible positions have equal weight; the value at position j is
     (j + 1) / length. Row i of causal attention is then the mean of the first i + 1 values, (i + 2) / (2 length).
@@ -134,7 +134,7 @@ class RankWork:
         return self._call
 
     def prepare(self, *, seq_len: int, mode: str, cache_bytes: int | None) -> dict[str, Any]:
-        """Make copies of this rank's inputs that together exceed the cache, and run one call."""
+        """Make copies of this rank's inputs that together exceed the cache; run one call and count its sent bytes."""
         self._call = None
         self._steps.clear()
         self._device.release()
@@ -155,8 +155,8 @@ class RankWork:
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
 
     def correct(self) -> ContextParallelChecked | None:
-        """Gather the result of all ranks, and compare it on rank 0. Raises WrongResultError if two calls return the
-        same memory, or a number is not finite."""
+        """Gather the results of all ranks, and compare them on rank 0; None on other ranks. Raises WrongResultError if
+        two calls return the same memory, or a number is not finite."""
         plan, operation, copies = self.call
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
         results = gather(operation_call.fresh_results(operation, copies[0], partial(shard, full, plan)), plan)
@@ -185,8 +185,8 @@ class RankWork:
         return ContextParallelChecked(**dict(checked), distances=tuple(distances), order_error=order_error)
 
     def times(self, *, work: str, calls: int, kind: TimedKind) -> dict[str, Any]:
-        """Time that many calls of `forward` or `forward_backward` in a row after a barrier. Raises UnsupportedError if
-        the exchange cannot be left out."""
+        """Time `calls` calls in a row after a barrier; `work` is `forward` or `forward_backward`. Raises
+        UnsupportedError if the exchange cannot be left out."""
         if kind not in self._steps:
             plan, operation, copies = self.call
             if kind == "alone":
@@ -209,7 +209,7 @@ class RankWork:
         return {**times._asdict(), "peak_bytes": self._device.peak_memory().allocated_bytes}
 
     def profile(self, *, work: str) -> dict[str, Any]:
-        """Profile one call for its kernels, and a second call for the overlap of communication and computation: by the
+        """Profile one call for its kernels, and measure in a second call how communication overlaps computation: by the
         profiler's trace on a GPU, by the clock around each wait for an exchange on a CPU."""
         _, operation, copies = self.call
         run = partial(getattr(operation_bench.CallStep(operation, copies, self._device), work), copies[0])
@@ -224,7 +224,7 @@ class RankWork:
             if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
                 overlap = overlap_of(trace_of(run, self._device), device_index=index)
-                # Without the driver's tracer a trace has no kernels.
+                # None: the driver's tracer is missing, and the trace has no kernels.
                 if overlap is not None:
                     kinds = (WorkKind(kind=kind, **took._asdict()) for kind, took in overlap.kinds.items())
                     longest_first = tuple(sorted(kinds, key=lambda work: -work.busy_s))
@@ -235,7 +235,7 @@ class RankWork:
         return {"kernels": seen, "trace": trace and trace.model_dump()}
 
     def link(self, *, message_bytes: int) -> float:
-        """Return the best seconds of sending that many bytes to the next rank while receiving as many."""
+        """Send a message to the next rank while receiving one, five times; return the least seconds of an exchange."""
         plan = self.call.plan
         message = torch.zeros(message_bytes, dtype=torch.uint8, device=self._device.torch_name)
         times = []

@@ -20,7 +20,7 @@ FLOAT32_BYTES = 4
 
 
 class ContextParallelDemand(OperationDemand):
-    """Work of one call, by formula: of all ranks, and of one rank."""
+    """FLOPs and bytes of one call by formula: of all ranks, and of one rank."""
 
     flops: Positive
     """FLOPs per GPU: `total_flops` divided by the GPUs that compute."""
@@ -29,24 +29,24 @@ class ContextParallelDemand(OperationDemand):
     total_flops: Positive
     """FLOPs of all ranks: 4 * batch * heads * head_dim * allowed pairs forward, 2.5 times that backward."""
     local_flops: Positive
-    """FLOPs of the same layer over seq_len / ranks positions, which the single GPU is measured with."""
+    """FLOPs of the same layer over seq_len / ranks positions, with which a single GPU is measured (`single_s`)."""
     sent_bytes: Count
     """Bytes that a rank sends in one call. 0 for a single rank."""
     step_bytes: Count | None = None
-    """Bytes that a rank of a ring sends during one block, forward and backward together. None without a ring."""
+    """Bytes that a rank of a ring sends per block, forward and backward together. None without a ring."""
 
 
 class ContextParallelSample(OperationSample):
     """One timed repeat of all ranks: several calls in a row after a barrier."""
 
     ranks_s: tuple[Seconds, ...] = ()
-    """Seconds of one call on each rank, from the barrier until its device was drained. `latency_s` is the largest."""
+    """Seconds of one call on each rank, from the barrier until its device has finished. `latency_s` is the largest."""
     rank_peak_bytes: tuple[Whole, ...] = ()
     """Peak of live tensors on each rank. Empty on CPU."""
 
 
 class TensorDistance(Plain):
-    """Distance of one result from the result of a single GPU with the same kernel."""
+    """Difference between one result tensor and the result of a single GPU with the same kernel."""
 
     tensor: TensorName
     distance: Spent
@@ -57,9 +57,9 @@ class TensorDistance(Plain):
 
 class ContextParallelChecked(AttentionChecked):
     distances: tuple[TensorDistance, ...] = ()
-    """Distances from the single GPU. Empty if rank 0 is the single GPU."""
+    """Differences from a single GPU's result. Empty if one GPU computes the whole sequence."""
     order_error: Spent | None = None
-    """Largest relative error of an output whose values are positions: it shows which positions each row attended to."""
+    """Largest relative error for inputs whose values encode positions: it shows if rows attend to wrong positions."""
 
 
 class WorkKind(Plain):
@@ -82,7 +82,7 @@ class ContextParallelCell(OperationCell):
     ranks: Positive
     mode: PassMode
     gpus: Positive
-    """Ranks that compute: 1 for the single GPU."""
+    """Number of ranks that compute: 1 for the variant `single`."""
     demand: ContextParallelDemand | None = None
     checked: ContextParallelChecked | None = None
     warmup: tuple[ContextParallelSample, ...] = ()
@@ -90,18 +90,18 @@ class ContextParallelCell(OperationCell):
     sent_bytes: Count | None = None
     """Bytes that rank 0 sent to other ranks in one call, as counted. None for torch's own exchanges."""
     alone_s: tuple[Seconds, ...] = ()
-    """Seconds of one call without the exchange on each rank: the median of a few. Empty if it cannot be left out."""
+    """Seconds of one call without exchange on each rank, median of three. Empty if the exchange cannot be left out."""
     no_alone: str | None = None
-    """Reason if the exchange cannot be left out."""
+    """Reason why the exchange cannot be left out."""
     single_s: Seconds | None = None
-    """Seconds of one call over seq_len / ranks positions, on every GPU separately at the same time: median of a few on
-    the slowest GPU. None for the single GPU."""
+    """Seconds of one call over seq_len / ranks positions, which every GPU runs by itself at the same time: median of
+    three on the slowest GPU. None for the variant `single`."""
     link_bytes_per_s: Rate | None = None
-    """Rate at which each rank sends to the next while it receives: the slowest rank's best of a few."""
+    """Best rate at which each rank sends to the next rank while it receives, on the slowest rank."""
     link_bytes: Positive | None = None
-    """Size of one message of that measurement."""
+    """Bytes of one message in the measurement of the link."""
     traces: tuple[RankTrace, ...] = ()
-    """One call on each rank: by the profiler on a GPU; by the clock around each wait for an exchange on a CPU."""
+    """Trace of one call on each rank: by the profiler on a GPU, by the clock around each exchange on a CPU."""
 
 
 class ContextParallelFacts(Plain):
@@ -147,7 +147,7 @@ class ContextParallelRecord(RunRecord):
 
 
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
-    """Return the trace of the rank that computes longest: the communication of other ranks includes waiting for it."""
+    """Return the trace of the rank that computes longest: on other ranks, communication includes waiting for it."""
     return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
 
 
@@ -157,7 +157,7 @@ def exposed_s(trace: RankTrace) -> float:
 
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
-    """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
+    """Return 1 - (time without exchange) / latency. Noise can make it negative."""
     return 1 - max(cell.alone_s) / median_latency_s(cell) if cell.samples and cell.alone_s else None
 
 
@@ -167,7 +167,7 @@ def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
 
 
 def hidden_communication(cell: ContextParallelCell) -> float | None:
-    """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
+    """Return 1 - (exposed seconds) / (sent bytes / link rate), at least 0: the share of the exchange that is hidden."""
     exposed = exposed_communication(cell)
     if exposed is None or not cell.demand or not cell.link_bytes_per_s:
         return None
@@ -180,11 +180,11 @@ def imbalance(cell: ContextParallelCell) -> float | None:
 
 
 def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> ContextParallelDemand:
-    """Return the work of one call, given the shape of the full sequence: that of attention, divided by the GPUs."""
+    """Return FLOPs and bytes of one call: attention over the full sequence `shape`, divided by the number of GPUs."""
     gpus = splitting.gpus(ranks)
     total = attention_flops_and_bytes(shape)
     local = attention_flops_and_bytes(shape._replace(seq_len=max(1, shape.seq_len // ranks)))
-    # During one block forward a rank of a ring sends keys and values; during one backward also gradients.
+    # Per block, a rank of a ring sends keys and values forward, and keys, values and their gradients backward.
     step_bytes = keys = _kv_bytes(shape, ranks)
     if shape.is_backward:
         step_bytes += keys + (keys if ranks == 2 else keys * FLOAT32_BYTES // shape.element_bytes)
@@ -205,14 +205,14 @@ def _kv_bytes(shape: AttentionShape, ranks: int) -> int:
 def sent_bytes(shape: AttentionShape, ranks: int, splitting: Splitting) -> int:
     """Return the bytes that a rank sends in one call, to all other ranks.
 
-    A rank of a ring sends its keys and values N - 1 times forward and N - 1 times backward; also the gradients of one
-    block once in the inputs' type, and N - 2 times those of several blocks in float32.
+    In a ring of N ranks, a rank sends keys and values N - 1 times forward and N - 1 times backward. It also sends the
+    gradients of one block once in the inputs' type, and N - 2 times sums of gradients in float32.
     """
     if splitting.is_alone or ranks == 1:
         return 0
     keys = _kv_bytes(shape, ranks)
     if splitting.splits_heads:
-        # A rank sends all but its own share of queries, keys, values and output. The gradients are sent back.
+        # A rank keeps 1 / ranks of queries, keys, values and output, and sends the rest; gradients likewise.
         queries = keys * shape.heads // shape.kv_heads // 2
         return (2 * queries + keys) * (ranks - 1) // ranks * (2 if shape.is_backward else 1)
     if not shape.is_backward:
@@ -220,5 +220,5 @@ def sent_bytes(shape: AttentionShape, ranks: int, splitting: Splitting) -> int:
     in_float32 = keys * FLOAT32_BYTES // shape.element_bytes
     if splitting.is_ring:
         return 2 * (ranks - 1) * keys + keys + (ranks - 2) * in_float32
-    # torch sends float32 gradients, and once more than there are steps between ranks.
+    # torch sends gradients in float32, N times instead of N - 1.
     return 2 * (ranks - 1) * keys + ranks * in_float32

@@ -1,14 +1,14 @@
 """Ring attention over a library's kernels.
 
-Forward: keys and values go round while the previous ones are computed (Liu et al., "Ring Attention", arXiv 2310.01889).
-Each block is a softmax over its own keys, merged by its share of the total:
+Forward: a rank sends its block of keys and values to the next rank while it computes attention over this block (Liu et
+al., "Ring Attention", arXiv 2310.01889). The results of two blocks are merged by their log-sum-exps:
 
     lse = log(exp(lse_1) + exp(lse_2))        o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
 
-The sum is kept in float32 and rounded once. Backward: keys and values go round once more, followed by the gradients of
-keys and values, to which each rank adds its share. A rank's own share stays until those arrive. The gradient of one
-block travels in the inputs' type, as the kernel returned it; a sum of several in float32. The backward pass of a block
-takes the merged output and log-sum-exp: exp(scores - lse) is then the block's share of the full softmax.
+The merged output is stored in float32 and rounded once. Backward: keys and values are sent around the ring again, and
+behind them their gradients, to which each rank adds the gradients of its own queries. The gradients of a single block
+are sent in the inputs' type, as the kernel returns them; sums of gradients are sent in float32. The backward kernel of
+a block receives the merged output and log-sum-exp: exp(scores - lse) is then the block's part of the full softmax.
 
 Tensors are [batch, heads, length, head_dim]. The log-sum-exp is [batch, heads, length], float32, of the natural
 logarithm. The kernels handle shared key and value heads.
@@ -32,15 +32,15 @@ Triple = tuple[Tensor, Tensor, Tensor]  # Queries, keys and values, or their gra
 
 
 class Block(NamedTuple):
-    """Result of some queries, from one block or merged from several."""
+    """Attention of some queries over one block of keys, or merged over several blocks."""
 
     output: Tensor
     lse: Tensor
-    rest: tuple[Any, ...]  # Further arguments of the backward pass: the state of a random generator that was not used.
+    rest: tuple[Any, ...]  # Further arguments of the backward pass: the (unused) random state of dropout.
 
 
 class CpuFlash:
-    """Kernel of one block. `is_causal` for a block on the diagonal, with as many queries as keys.
+    """Attention kernel for one block. `is_causal`: the block is on the diagonal, with as many queries as keys.
 
     `backward` computes the block's share of the gradients from the gradient of the merged output.
     """
@@ -55,7 +55,7 @@ class CpuFlash:
 
 
 class Flash(CpuFlash):
-    """torch's FlashAttention 2; AOTriton's on AMD."""
+    """torch's FlashAttention 2; on AMD, AOTriton's kernel."""
 
     def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
         output, lse, *_, seed, offset, _ = aten._scaled_dot_product_flash_attention(*inputs, 0.0, is_causal, False)
@@ -85,7 +85,7 @@ class Cudnn(CpuFlash):
 
 
 def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
-    """Return a view of all rows, or of the early or late half; rows are dimension 2."""
+    """Return a view of all rows (dimension 2), or of their first half ("early") or second half ("late")."""
     half = tensor.shape[2] // 2
     if rows == "early":
         return tensor[:, :, :half]
@@ -93,19 +93,19 @@ def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def merge(merged: Block, block: Block, rows: Rows) -> Block:
-    """Return the merged blocks with another block of some of their rows. Overwrites float32 tensors of `merged`."""
+    """Merge a block for `rows` of the queries into `merged`, and return the result. Overwrites float32 tensors."""
     total = merged._replace(output=merged.output.float())
     output, lse = rows_of(total.output, rows), rows_of(total.lse, rows)
     total_lse = torch.logaddexp(lse, block.lse)
     old_share, new_share = ((part - total_lse).exp().unsqueeze(-1) for part in (lse, block.lse))
-    # In place: 64k positions are half a gigabyte, and each pass over it costs time.
+    # In place: at 64k positions the output has half a gigabyte, and each pass over it costs time.
     output.mul_(old_share).addcmul_(block.output, new_share.to(output.dtype))
     lse.copy_(total_lse)
     return total
 
 
 def add_rows(total: Tensor, gradient: Tensor, rows: Rows = "all") -> Tensor:
-    """Return the sum in float32 of a gradient and that of some of its rows. Overwrites a float32 total."""
+    """Add a gradient to `rows` of `total`, and return the sum in float32. Overwrites `total` if it is float32."""
     total = total.float()
     rows_of(total, rows).add_(gradient)
     return total
@@ -114,10 +114,10 @@ def add_rows(total: Tensor, gradient: Tensor, rows: Rows = "all") -> Tensor:
 class Ring(NamedTuple):
     kernel: CpuFlash
     steps: tuple[RingStep, ...]
-    send: Callable[..., Pending]  # Starts an exchange of tensors with the neighbours (see `exchange.send`).
+    send: Callable[..., Pending]  # Function that starts sending tensors to the next rank (see `exchange.send`).
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Block:
-        """Return the merged blocks of this rank's queries. The first block covers all of them."""
+        """Return the attention of this rank's queries, merged over all blocks of keys."""
         merged: Block | None = None
         for number, step in enumerate(self.steps):
             pending = self._pass_on(number, key, value)
@@ -165,7 +165,7 @@ class Ring(NamedTuple):
             rows_of(tensor, step.queries) for tensor in (gradient, inputs[0], merged.output, merged.lse)
         )
         of_rows = query, rows_of(inputs[1], step.keys), rows_of(inputs[2], step.keys)
-        # The kernels read the log-sum-exp as if it were contiguous.
+        # The kernels require a contiguous log-sum-exp, and do not check it.
         block = Block(output, lse.contiguous(), merged.rest)
         return self.kernel.backward(gradient, of_rows, block, is_causal=step.is_causal)
 

@@ -1,13 +1,13 @@
-"""Specification of context_parallel: one layer's shape, lengths and ranks, and the ways to split a sequence over ranks.
+"""Specification of context_parallel: one layer's shape, lengths, ranks, and the splittings of a sequence among ranks.
 
 A rank is one process with one GPU. Each rank holds `seq_len / ranks` positions of the sequence.
 
-contiguous: rank r holds the r-th of N equal chunks. Under a causal mask it computes r + 1 blocks, one on rank 0 and N
-on the last rank, so that the other ranks wait: at most N / (2N - 1) of N ranks is used. zigzag: the sequence is cut
-into 2N chunks, and rank r holds the chunks r and 2N - 1 - r, an early and a late one, so that all ranks have equal
-work (Llama 3, arXiv 2407.21783, section 3.3.2; github.com/zhuzilin/ring-flash-attention).
+contiguous: rank r holds chunk r of N equal chunks. With a causal mask it computes r + 1 blocks, so that all ranks wait
+for the last rank, which computes N: at most the share N / (2N - 1) of the GPUs is used. zigzag: rank r holds the chunks
+r and 2N - 1 - r of 2N equal chunks, an early chunk and a late chunk, so that all ranks have equal work (Llama 3, arXiv
+2407.21783, section 3.3.2; github.com/zhuzilin/ring-flash-attention).
 
-Imports no torch.
+Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ContextParallelSubject(AttentionHeads):
 
 class ContextParallelVariant(VariantBase):
     variant: Annotated[str, Field(min_length=1)]
-    """A name of the registry: zigzag, ring, ulysses, allgather, alltoall, single."""
+    """Splitting of the sequence: zigzag, ring, ulysses, allgather, alltoall, or single (one GPU)."""
     kernel: KernelName = "flash"
     """Kernel of each block: flash (FlashAttention 2, or torch's flash attention for CPUs), or cudnn."""
 
@@ -56,14 +56,14 @@ class ContextParallelPoint(NamedTuple):
 
 class ContextParallelGrid(GridBase):
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (8192, 16384, 32768, 65536)
-    """Positions of the full sequence, over all ranks."""
+    """Positions of the full sequence, all ranks together."""
     ranks: Annotated[tuple[Positive, ...], Field(min_length=1)] = (2,)
-    """Processes, each with its own GPU."""
+    """Number of processes, each with its own GPU."""
     mode: Annotated[tuple[PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
     """`forward` as in inference; `forward_backward` adds the gradients of queries, keys and values."""
 
     def points(self) -> list[ContextParallelPoint]:
-        """Return every cell, smallest first. Cells with equal ranks are adjacent and share the processes."""
+        """Return every cell, smallest first. Cells with equal `ranks` are adjacent and use the same processes."""
         return sorted({ContextParallelPoint(*cell) for cell in product(self.ranks, self.seq_len, self.mode)})
 
 
@@ -86,7 +86,7 @@ class ContextParallelJob(Job):
 
     @property
     def gpus(self) -> int:
-        """GPUs that one process uses at once, including those of the ranks that it starts."""
+        """Largest number of GPUs that the run uses at once, all ranks together."""
         return splitting_of(self.variant.variant).gpus(max(self.grid.ranks))
 
 
@@ -105,11 +105,11 @@ def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> Attent
 
 
 Order = Literal["contiguous", "zigzag"]
-Rows = Literal["all", "early", "late"]  # Rows of a rank: all, or those of its early or late chunk.
+Rows = Literal["all", "early", "late"]  # All positions of a rank, or those of its early or late chunk.
 
 
 class RingStep(NamedTuple):
-    source: int  # Rank that the keys and values come from.
+    source: int  # Rank whose keys and values are used.
     queries: Rows = "all"
     keys: Rows = "all"
     is_causal: bool = False  # True for a block on the diagonal. Other blocks have no mask.
@@ -124,32 +124,32 @@ def spans_of(order: Order, rank: int, ranks: int, seq_len: int) -> list[tuple[in
 
 
 def steps_of(order: Order, rank: int, ranks: int) -> tuple[RingStep, ...]:
-    """Return the steps of a ring. Keys come from the previous rank, so step s has the keys of rank r - s."""
+    """Return the steps of a rank in a ring. Rank r uses the keys and values of rank r - s (mod ranks) in step s."""
     steps = [RingStep(rank, is_causal=True)]
     for number in range(1, ranks):
         source = (rank - number) % ranks
         if order == "contiguous":
             steps.append(RingStep(source, is_hidden=source > rank))
         elif source < rank:
-            # The source's early chunk precedes both of ours, its late chunk follows both.
+            # The source's early chunk precedes both chunks of `rank`, its late chunk follows them.
             steps.append(RingStep(source, keys="early"))
         else:
-            # Both chunks of the source follow our early chunk and precede our late chunk.
+            # Both chunks of the source follow the early chunk of `rank` and precede its late chunk.
             steps.append(RingStep(source, queries="late"))
     return tuple(steps)
 
 
 def most_of_ideal(ranks: int) -> float:
-    """Return the largest share of N ranks that a contiguous causal ring can use: N / (2N - 1)."""
+    """Return the largest average use of N GPUs in a contiguous causal ring: N / (2N - 1)."""
     return ranks / (2 * ranks - 1)
 
 
 @dataclass(frozen=True)
 class Splitting:
     order: Order = "contiguous"
-    is_ring: bool = False  # True if keys and values go from rank to rank, one step during each block.
+    is_ring: bool = False  # True if each rank sends keys and values to the next rank while it computes a block.
     splits_heads: bool = False
-    is_alone: bool = False  # True if rank 0 computes the full sequence by itself.
+    is_alone: bool = False  # True if rank 0 alone computes the full sequence.
     is_torchs: bool = False
     """True for torch's context_parallel: its exchanges are not counted, and it does not run on CPUs."""
 
@@ -157,7 +157,7 @@ class Splitting:
         return 1 if self.is_alone else ranks
 
 
-# `rank_work` opens them.
+# `rank_work.OPENERS` has the function that prepares each variant.
 VARIANTS: dict[str, Splitting] = {
     "zigzag": Splitting("zigzag", is_ring=True),
     "ring": Splitting("contiguous", is_ring=True),
@@ -166,7 +166,7 @@ VARIANTS: dict[str, Splitting] = {
     "alltoall": Splitting("zigzag", is_torchs=True),
     "single": Splitting(is_alone=True),
 }
-FLASH_MULTIPLE = 8  # Required divisor of head_dim in torch's flash kernel. SDPA pads other widths; a ring does not.
+FLASH_MULTIPLE = 8  # head_dim must be a multiple in torch's flash kernel. SDPA pads other widths; a ring does not.
 MAX_HEAD_DIM = 256
 
 
@@ -213,7 +213,7 @@ def devices_of(first: str, ranks: int) -> tuple[str, ...]:
 
 
 def check_devices(first: str, ranks: int) -> None:
-    """Raise DeviceError if there are fewer GPUs than ranks, given the device of rank 0 as the user names it."""
+    """Raise DeviceError if there are fewer GPUs than ranks. `first`: device of rank 0, as the user typed it."""
     from benchmarker.distributed.rank import is_torchrun
     from benchmarker.hardware.device import CudaDevice, find_device
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
-    """Return the FLOP rate of one GPU of the group, divided by that of a single GPU with one rank's positions."""
+    """Return (FLOPs per second and GPU of the group) / (those of a single GPU with seq_len / ranks positions)."""
     if cell.demand is None or cell.single_s is None:
         return None
     single_flops_per_s = cell.demand.local_flops / cell.single_s
@@ -32,7 +32,7 @@ def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
 
 
 def needed_bytes_per_s(cell: ContextParallelCell) -> float | None:
-    """Return the rate at which a ring must send to hide its exchange during a block; N blocks are one call."""
+    """Return the bytes per second that a ring must send to hide its exchange: bytes per block / seconds per block."""
     if cell.demand is None or cell.demand.step_bytes is None or not cell.alone_s:
         return None
     return cell.demand.step_bytes * cell.ranks / mean(cell.alone_s)
@@ -135,7 +135,7 @@ METRICS = (
 
 
 class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, ContextParallelRecord]):
-    """One attention call over a sequence that is split over several GPUs."""
+    """One attention call over a sequence that is split among several GPUs."""
 
     name = "context_parallel"
     experiment = spec.ContextParallelExperiment
@@ -195,7 +195,7 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
         return {"layer": self.layer_text, "exchange": exchange_text}
 
     def checks(self, record: ContextParallelRecord) -> Iterable[Check]:
-        """Check that the slowest rank's time is the latency, and that the sent bytes follow the formula."""
+        """Check that the latency is the slowest rank's time, and that the sent bytes agree with the formula."""
         from benchmarker.comparison.invariants import equal
 
         for number, cell in enumerate(record.cells):

@@ -1,10 +1,10 @@
 """Measurement of fine-tuning: load a model, make it trainable, check its gradients, and time its steps.
 
-Order for each cell: loss and gradients compared with their references, the memory of one step, then the clock. After
-all cells one step is profiled, and with real weights some steps show whether the recipe learns held-out text.
+Order for each cell: compare loss and gradients with references; measure the memory of one step; time the steps. After
+all cells one step is profiled, and real weights are trained to show if the recipe lowers the loss on held-out text.
 
-Batches are windows of the shipped text, all different, the same for every variant: the loss on one constant batch falls
-with any recipe. Without a tokenizer the ids come from a seeded generator, which the record states.
+Batches are different windows of the shipped text, the same for every variant: on one constant batch, the loss falls
+with any recipe. Without a tokenizer, a seeded generator makes the ids; the record contains their source.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from benchmarker.workloads.training_step import TrainingStep
 TEXT = "calibration.txt"
 BATCHES = 8
 BASE_LOSS_WINDOWS = 256, 4, 2
-"""Length, batch size and batches of the tokens on which the first loss is compared with the unquantized model's."""
-HELD_OUT_SHARE = 0.1  # Share of the text, at its end, that no step trains on.
-RANDOM_IDS = 2**20  # Random ids: at least as many as the longest step reads.
-LOSS_TOLERANCE = 0.05  # Largest difference in nats between the first loss and that of the unquantized base.
+"""(length, batch size, number of batches) for the comparison of the first loss with that of the unquantized model."""
+HELD_OUT_SHARE = 0.1  # Share of the text, at its end, on which no step trains.
+RANDOM_IDS = 2**20  # Number of random ids without a tokenizer; at least the ids of the largest step.
+LOSS_TOLERANCE = 0.05  # Largest difference, in nats, between the first loss and the loss of the unquantized model.
 LEARNING_SEEDS = (0, 1, 2)
 LEARNING_STEPS = 20
 LEARNING_LENGTH = 128
@@ -116,7 +116,7 @@ class FinetuneBench(Bench):
 
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
-        # Before the first step only counts are available, which suffice for the formulas.
+        # Before the first step the types are unknown; the formulas need only counts of weights.
         facts = self._built or trainees.built_facts(self._trainee)
         return FinetuneCell(
             status="ok",
@@ -132,7 +132,7 @@ class FinetuneBench(Bench):
         checked = check_gradients(self._trainee, batch)
         self._device.release()
         refuse_inaccurate(checked)
-        # The first step allocates the optimizer's state; the second is like every later one.
+        # The first step allocates the optimizer's state; every later step has the memory of the second.
         step.memory()
         memory = step.memory()
         self._first_losses[point] = step.losses[0].item()
@@ -189,7 +189,7 @@ class FinetuneBench(Bench):
         return step, batches[0]
 
     def _check_first_loss(self) -> None:
-        """Compare the loss with untrained adapters, which add nothing, with the base's: only before the first step."""
+        """Compare the loss before the first step, when adapters add zero, with the loss of the unquantized model."""
         if not self._has_weights or self._built is not None or self._loss_fields:
             return
         batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
@@ -248,7 +248,7 @@ def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
 
 
 def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
-    """Train once per seed and return the losses. Leaves the model with changed weights."""
+    """Train once per seed and return the losses on held-out text. The model's weights are changed afterwards."""
     terminal.line(f"training {len(LEARNING_SEEDS)} times for {LEARNING_STEPS} steps")
     device = trainee.device.torch_name
     _reset_adapters(trainee, LEARNING_SEEDS[0])
@@ -261,7 +261,7 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
             for parameter, value in zip(trainee.trained, initial, strict=True):
                 parameter.copy_(value)
         _reset_adapters(trainee, seed)
-        # Each seed starts at another position of the text.
+        # Each seed starts at a different position of the text.
         stretch = text.train[seed * len(text.train) // len(LEARNING_SEEDS) :]
         batches = iter(on_device(windows(stretch, LEARNING_LENGTH, LEARNING_BATCH_SIZE, LEARNING_STEPS), device))
         step = TrainingStep(

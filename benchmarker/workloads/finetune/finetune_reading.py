@@ -1,10 +1,10 @@
-"""Reading of the records of finetune: the purposes of a step's kernels, and the limit of a training step.
+"""Evaluation of the records of finetune: the purpose of each kernel, and the floor of a training step's time.
 
     floor = (linear layers' FLOPs of the step) / (the matmul rate measured in the same process)
 
-FLOPs that gradient checkpointing repeats are not in the floor: they are the price of memory. The optimizer and
-recomputation are identified by their section of the profile; the loss by its kernels' names, since its softmax is not
-attention's. float32 products and float32 attention, which run without tensor cores, are separate purposes.
+The floor does not contain the FLOPs that gradient checkpointing repeats to save memory. Kernels of the optimizer and of
+recomputation are identified by their section of the profile; kernels of the loss by name, because attention also has a
+softmax. float32 products and float32 attention, which run without tensor cores, are separate purposes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LOSS = "loss"
 OPTIMIZER = "optimizer"
 _LOSS = re.compile(r"(?i)cunn_SoftMax|log_?softmax|nll_?loss|cross_?entropy")
 _AUTOGRAD = re.compile(r"^autograd::|Backward\d*$|AccumulateGrad$|^torch::")
-"""Bookkeeping around operators, in a CPU's profile."""
+"""Names of autograd's bookkeeping in the profile of a CPU."""
 
 
 def seconds_by_purpose(profile: Profile) -> dict[str, float]:
-    """Return the time of each purpose. On a device it is the time in which no earlier kernel still ran, if recorded."""
+    """Return the seconds of each purpose. On a GPU, overlapping kernels count once, for the earlier kernel."""
     totals: dict[str, float] = defaultdict(float)
     for name, section, time_s in _kernel_sections(profile):
         for purpose, share in purposes(name, section, on_device=profile.by == "device").items():
@@ -54,9 +54,9 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
         return {LOSS: 1.0}
     if not on_device and _AUTOGRAD.search(name):
         return {"bookkeeping": 1.0}
-    # The embedding's gradient sorts token ids like sampling, which a training step does not have.
+    # The embedding's gradient sorts token ids with kernels of the category sampling; a training step does not sample.
     renamed = {"sampling": "other"}
-    # On a CPU, float32 products use the same instructions as others.
+    # On a CPU, products in float32 and in other types use the same instructions.
     if on_device and is_float32(name):
         renamed |= {"matmul": FLOAT32_PRODUCTS, "attention": FLOAT32_ATTENTION}
     return {renamed.get(category, str(category)): share for category, share in shares(name).items()}
@@ -79,7 +79,7 @@ def recompute_share(profile: Profile) -> float:
 
 
 def has_fused_attention(profile: Profile) -> bool:
-    """Return whether a kernel computes all of attention. A softmax kernel alone belongs to separate products."""
+    """Return True if one kernel computes all of attention. A separate softmax kernel indicates eager attention."""
     return any(
         shares(kernel.name).get("attention") and "softmax" not in kernel.name.lower() and not _LOSS.search(kernel.name)
         for kernel in profile.kernels
@@ -91,7 +91,7 @@ def unpacking_calls(profile: Profile) -> int:
 
 
 def _kernel_sections(profile: Profile) -> Iterator[tuple[str, str, float]]:
-    """Yield name, section and seconds of each kernel in each section; section '' for the time outside of sections."""
+    """Yield (kernel name, section, seconds) for each kernel and section; '' is the time outside of all sections."""
     for kernel in profile.kernels:
         rest_s = kernel.total_s
         for section, time in kernel.sections.items():
@@ -101,8 +101,8 @@ def _kernel_sections(profile: Profile) -> Iterator[tuple[str, str, float]]:
             yield kernel.name, "", rest_s
 
 
-NOTED_SHARE = 0.02  # Share of the kernel time from which a note mentions a purpose.
-ADVISED_SHARE = 0.05  # Share of the kernel time from which an advice relies on a purpose.
+NOTED_SHARE = 0.02  # Smallest share of the kernel time at which a note mentions a purpose.
+ADVISED_SHARE = 0.05  # Smallest share of the kernel time at which there is advice for a purpose.
 
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
@@ -135,7 +135,7 @@ def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExpla
 
 def step_phase(profile: Profile) -> Phase:
     phase, purposes = phase_of(profile), seconds_by_purpose(profile)
-    # On a CPU, bookkeeping around operators is no operator's time.
+    # On a CPU, autograd's bookkeeping is time of the host, not of an operator.
     host_s = purposes.pop("bookkeeping", 0.0)
     busy_s = profile.busy_s - (host_s if profile.by == "cpu" else 0.0)
     return replace(phase, categories=cast("Any", purposes), busy_s=max(busy_s, 0.0))

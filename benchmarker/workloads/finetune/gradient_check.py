@@ -1,13 +1,13 @@
-"""Gradients of the first layers compared with float32.
+"""Gradients of the first layers, compared with a float32 reference.
 
-The reference is transformers' model of as many layers in float32, with eager attention, without checkpointing and
-autocast. Quantized weights are dequantized here, by code table and scales, and an adapter is written out as
+The reference is transformers' model with the same number of layers in float32, with eager attention and neither
+checkpointing nor autocast. This file dequantizes quantized weights by code table and scales, and computes an adapter as
 
     y = x W^T + scaling * (x A^T) B^T
 
-so that the reference contains neither peft's layers nor bitsandbytes' kernels. B is zero before the first step, and A
-would have no gradient, so B is random for this check. The error is 1 - cosine over all trained weights together. The
-same reference in the model's type shows the error of the type alone.
+so that the reference contains neither peft's layers nor bitsandbytes' kernels. B is zero before the first step, which
+makes the gradient of A zero; therefore B is random during this check. The error is 1 - cosine over all trained weights
+together. The error of the same reference in the model's type shows how much error the type alone causes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from benchmarker.workloads.finetune.trainee import Trainee
 LAYERS = 4
 POSITIONS = 256
 TOLERANCE = 0.01
-INT8_TOLERANCE = 0.05  # Tolerance of LLM.int8(), which also rounds activations; the reference does not.
+INT8_TOLERANCE = 0.05  # Tolerance of LLM.int8(), which rounds activations too, unlike the reference.
 PLAIN_RATIO = 2.0
 B_STD = 0.02
 
 
 def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
-    """Compare the gradients of one sequence, cut to at most POSITIONS. Raises WrongResultError if a loss or a gradient
-    is not finite, and UnsupportedError if the model does not keep its layers in one list."""
+    """Compare the gradients of the first sequence of `ids`, cut to POSITIONS. Raises WrongResultError if a loss or a
+    gradient is not finite, and UnsupportedError if the model does not store its layers in a single list."""
     ids = ids[:1, :POSITIONS]
     with _first_layers(trainee.base) as layers, _random_b(trainee):
         loss, gradients = _gradients(trainee.loss(ids), trainee.trained)
@@ -85,7 +85,7 @@ def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
 
 @contextmanager
 def _first_layers(base: Any) -> Iterator[int]:
-    """Cut the model to its first layers while the context is open; yield their number."""
+    """Reduce the model to its first layers until the context ends; yield their number."""
     decoder, config = base.get_decoder(), base.config.get_text_config()
     lists = [(name, child) for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)]
     if len(lists) != 1:
@@ -134,7 +134,7 @@ def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple
 
 
 def reference_model(trainee: Trainee, layers: int) -> Any:
-    """Return a model in float32 with the trainee's weights and explicit adapters."""
+    """Return transformers' model in float32 with the trainee's dequantized weights and with adapters as formulas."""
     from transformers import AutoModelForCausalLM
 
     config = copy.deepcopy(trainee.base.config)
@@ -159,7 +159,7 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
 
 
 def _adapt(linear: Any, adapted: Any) -> None:
-    """Give a linear layer the weights of an adapter, and add its two products to the layer's output."""
+    """Copy an adapter's weights to a linear layer, and add scaling * (x A^T) B^T to the layer's output."""
     scaling: float = adapted.scaling["default"]
     for name in ("lora_A", "lora_B"):
         setattr(linear, name, Parameter(getattr(adapted, name)["default"].weight.detach().float().clone()))
@@ -171,7 +171,7 @@ def _adapt(linear: Any, adapted: Any) -> None:
 
 
 def plain_weight(module: Any, name: str) -> Tensor:
-    """Return a parameter of a trainee's module in float32, dequantized if necessary."""
+    """Return the parameter `name` of a module in float32, dequantized if it is quantized."""
     module = getattr(module, "base_layer", module)
     weight: Any = getattr(module, name)
     kind = type(weight).__name__
@@ -185,7 +185,7 @@ def plain_weight(module: Any, name: str) -> Tensor:
 
 
 def unpacked_nf4(weight: Any) -> Tensor:
-    """Return an NF4 weight in float32: two codes per byte, high first; each a table value times its block's scale."""
+    """Return an NF4 weight in float32: table[code] * scale of the block; two codes per byte, high bits first."""
     state = weight.quant_state
     absmax = state.absmax
     if state.nested:

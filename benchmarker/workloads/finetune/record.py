@@ -13,31 +13,31 @@ from benchmarker.workloads.training_step import StepMemory, TrainingSample
 
 class FinetuneDemand(Demand):
     flops: Positive
-    """Model FLOPs, those of MFU: 4 per frozen and 6 per trained weight of a linear layer and token, and 3.5 times the
-    attention's forward pass."""
+    """Model FLOPs of a step, as in MFU: per token, 4 for each frozen and 6 for each trained weight of a linear layer;
+    and 3.5 times attention's forward pass."""
     linear_flops: Positive
     """FLOPs of the linear layers."""
     recompute_flops: Count
-    """FLOPs that gradient checkpointing repeats; 0 without it. HFU counts them, MFU does not."""
+    """FLOPs that gradient checkpointing repeats; 0 if it is off. HFU counts them, MFU does not."""
     tokens: Positive
     """Tokens of one step: batch_size * seq_len * accumulate."""
 
 
 class FinetuneChecked(Checked):
-    """Comparison of the gradients with float32, before timing. `error` is 1 - cosine over all trained weights of the
-    first layers; the reference uses neither peft, nor bitsandbytes' kernels, nor checkpointing."""
+    """Comparison of the gradients with a float32 reference, before timing. `error` is 1 - cosine over all trained
+    weights of the first layers. The reference uses neither peft, nor bitsandbytes' kernels, nor checkpointing."""
 
     layers: Positive
-    """First layers of the model that were compared."""
+    """Number of compared layers, the first of the model."""
     positions: Positive
     """Length of the compared sequence."""
     plain_error: Spent
-    """1 - cosine of the reference in bfloat16: the error of the type alone. A variant is wrong if its error is above
-    the tolerance and above twice this."""
+    """1 - cosine for the reference in the model's type: the error that the type alone causes. A variant is wrong if its
+    error is above the tolerance and above twice `plain_error`."""
     loss: Number
-    """Loss of those layers."""
+    """Loss of the model cut to the compared layers."""
     reference_loss: Number
-    """Loss of those layers in float32."""
+    """Loss of the float32 reference."""
 
 
 class FinetuneCell(CellBase):
@@ -45,16 +45,16 @@ class FinetuneCell(CellBase):
     batch_size: Positive
     accumulate: Positive
     inputs_sha256: str | None = None
-    """SHA-256 of the token ids of all batches that the steps alternate over."""
+    """SHA-256 of the token ids of all batches; the steps alternate over the batches."""
     input_source: str | None = None
-    """Source of the ids: the shipped text, or random ids if there is no tokenizer."""
+    """Source of the token ids: the shipped text, or random ids if the model has no tokenizer."""
     demand: FinetuneDemand | None = None
     checked: FinetuneChecked | None = None
     step_memory: StepMemory | None = None
     """Memory of one untimed step."""
     losses: tuple[Number, ...] = ()
-    """Loss of the first micro-batch of the first step and of the last timed step, on different texts: proof that the
-    losses are finite, not a learning curve."""
+    """Loss of the first micro-batch in the first step and in the last timed step. They prove finite losses, not
+    learning: the two texts differ."""
     warmup: tuple[TrainingSample, ...] = ()
     samples: tuple[TrainingSample, ...] = ()
 
@@ -75,42 +75,42 @@ class DTypes(Plain):
 
 
 class Learned(Plain):
-    """Loss on held-out text before and after some steps."""
+    """Loss on held-out text before and after a short training."""
 
     steps: Positive
     learning_rate: Number
     before: Number
-    """Loss with untrained adapters, equal for all seeds."""
+    """Loss before training, equal for all seeds."""
     after: tuple[Number, ...]
     """Loss after training, one per seed."""
     seeds: tuple[int, ...]
-    """Seeds of the adapters' initial values and of the order of the text."""
+    """Seeds of the adapters' initial values and of the position at which the text starts."""
 
 
 class FinetuneFacts(Plain):
     trained_parameters: Positive
     trained_linear_weights: Positive
-    """Trained weights that are multiplied: 6 FLOPs per token."""
+    """Number of trained weights of linear layers: each costs 6 FLOPs per token."""
     frozen_linear_weights: Count
-    """Frozen weights of linear layers: 4 FLOPs per token."""
+    """Number of frozen weights of linear layers: each costs 4 FLOPs per token."""
     checkpointed_linear_weights: Count
-    """Frozen and trained weights of checkpointed layers."""
+    """Number of weights, frozen and trained, in layers with gradient checkpointing."""
     weight_bytes: Positive
-    """Bytes of unique storages that are not trained: frozen weights with their scales."""
+    """Bytes of frozen weights with their scales; shared storage counts once."""
     trained_bytes: Positive
-    """Bytes of trained weights, their gradients and the optimizer's state, from the tensors' sizes after a step."""
+    """Bytes of trained weights, their gradients and the optimizer's state after a step."""
     adapted_layers: Count
-    """Linear layers with an adapter."""
+    """Number of linear layers with an adapter."""
     dequantize_calls: Count | None = None
-    """Expected dequantizations per micro-batch: two per quantized layer, and a third with checkpointing. None if no
-    weight has 4 bits."""
+    """Expected dequantizations per micro-batch: two per 4-bit layer, three if it is checkpointed. None if no weight has
+    4 bits."""
     dtypes: DTypes = DTypes()
     frozen_sha256: str | None = None
     """SHA-256 of the frozen weights before the first step."""
     frozen_unchanged: bool | None = None
     """True if the frozen weights are unchanged after the last timed step. None if all weights are trained."""
     peft: str | None = None
-    """Version of peft. None if it is not used."""
+    """Version of peft. None if the recipe does not use peft."""
 
 
 class FinetuneVariantFacts(VariantFacts):
@@ -122,7 +122,7 @@ class FinetuneVariantFacts(VariantFacts):
     optimizer: spec.OptimizerName
     attention: spec.AttentionName
     rank: Positive | None = None
-    """Rank of the adapters. None if there are none."""
+    """Rank of the adapters. None if the recipe has no adapters."""
     targets: str | None = None
 
 
@@ -133,11 +133,11 @@ class FinetuneRecord(RunRecord):
     load: LoadFacts | None = None
     built: FinetuneFacts | None = None
     base_loss: Number | None = None
-    """Loss of the unquantized base on the first 2,048 tokens of the text, if the weights are real."""
+    """Loss of the unquantized model on the first 2,048 tokens of the text. None for random weights."""
     first_loss: Number | None = None
-    """Loss of this variant on the same tokens, before any step."""
+    """Loss of this variant before any step, on the tokens of `base_loss`."""
     learned: Learned | None = None
-    """None for random weights, and if another process of the sweep measures it."""
+    """Effect of a short training. None for random weights, and if another process of the sweep measured it."""
     cells: tuple[FinetuneCell, ...] = ()
 
     @property

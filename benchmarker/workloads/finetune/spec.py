@@ -26,13 +26,13 @@ QUANTS: dict[Base, QuantSpec] = {
     "nf4-double": QuantSpec(quant="bnb4", options={"quant_type": "nf4", "double_quant": True}),
     "int8": QuantSpec(quant="bnb8"),
 }
-"""Loader of each base; `fp16` is the loader that quantizes nothing, whatever the type."""
+"""Loader of each base. The loader `fp16` quantizes nothing; the type may also be bfloat16 or float32."""
 ALL_LINEAR = "all-linear"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every switch of a variant, resolved."""
+    """All switches of a variant, with the recipe's defaults filled in."""
 
     base: Base
     train: Train
@@ -62,10 +62,10 @@ RECIPES: dict[RecipeName, Recipe] = {
 
 
 class TrainedModel(ModelSpec):
-    """Source of the weights, and the type in which they are trained."""
+    """Source of the weights, and their type."""
 
     dtype: DType = "bfloat16"
-    """Type of weights that are not quantized: bfloat16, or float32 on a CPU, which emulates a 16-bit backward pass."""
+    """Type of weights that are not quantized: bfloat16; or float32 for a CPU, which emulates 16-bit backward passes."""
 
 
 class FinetuneSubject(Plain):
@@ -76,19 +76,19 @@ class FinetuneSubject(Plain):
 
 class FinetuneSubjectAsked(FinetuneSubject):
     profile_rows: Positive = 30
-    """Rows of the profile that is printed after a run."""
+    """Number of rows in the profile that is printed after a run."""
 
 
 class FinetuneVariant(VariantBase):
     variant: RecipeName
     """Recipe: full, lora, qlora, qlora-bf16 (nothing stays in float32) or qlora-nocheckpoint."""
     base: Base | None = None
-    """Storage of the frozen weights: plain (the model's type), nf4, nf4-double (scales quantized too) or int8. Default:
-    the recipe's, as for every switch below."""
+    """Storage of the frozen weights: plain (the model's type), nf4, nf4-double (scales quantized too) or int8. The
+    default of this and every following switch is set by the recipe."""
     train: Train | None = None
     """Trained weights: full (all) or lora (adapters only)."""
     checkpointing: Checkpointing | None = None
-    """Layers that repeat their forward pass in the backward pass instead of keeping activations: none or all."""
+    """Gradient checkpointing, which repeats the forward pass of layers instead of keeping activations: none or all."""
     prepare: Prepare | None = None
     """Treatment of weights that are not quantized: peft (prepare_model_for_kbit_training, which makes them float32),
     keep (unchanged; autocast multiplies float32 adapters in the model's type), or autocast (peft's, with products in
@@ -115,14 +115,14 @@ class FinetunePoint(NamedTuple):
 
 class FinetuneGrid(GridBase):
     seq_len: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)] = (1024,)
-    """Tokens of one sequence, at least 2: each but the first is predicted. There is no padding."""
+    """Tokens of one sequence, at least 2, because all tokens but the first are predicted. There is no padding."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4,)
-    """Sequences of one micro-batch."""
+    """Sequences per micro-batch."""
     accumulate: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
-    """Micro-batches of one step."""
+    """Micro-batches per step."""
 
     def points(self) -> list[FinetunePoint]:
-        """Return every cell, smallest first: running out of memory then costs only the larger cells."""
+        """Return every cell, smallest first: if memory runs out, only larger cells are lost."""
         cells = {FinetunePoint(*axes) for axes in product(self.seq_len, self.batch_size, self.accumulate)}
         return sorted(cells, key=lambda point: (point.seq_len * point.batch_size, point))
 
@@ -134,7 +134,7 @@ class FinetuneExperiment(ExperimentBase):
     variants: Annotated[tuple[FinetuneVariant, ...], Field(min_length=1)]
 
 
-GUESSED_TOKENS_PER_S = 10_000  # Training speed of a 4B model on a fast GPU.
+GUESSED_TOKENS_PER_S = 10_000  # Training speed of a 4B model on a fast GPU, to estimate the duration of a run.
 
 
 class FinetuneJob(Job):
@@ -163,5 +163,5 @@ class FinetuneJob(Job):
         return self.model.dtype
 
     def repeat_s(self, point: FinetunePoint) -> float:
-        # A repeat is two steps.
+        # Each repeat runs two steps: one undivided, one with its parts timed.
         return 2 * point.batch_size * point.seq_len * point.accumulate / GUESSED_TOKENS_PER_S

@@ -1,18 +1,18 @@
 """A loaded model made trainable by peft and transformers, its facts, and the FLOPs of a training step.
 
-Frozen weights stay as the loader stored them, except with `prepare: peft`: peft's `prepare_model_for_kbit_training`
-converts everything that is not quantized to float32 (norms, embedding, output layer), and activations follow. With
-`keep` they are unchanged, and autocast multiplies the float32 adapters in the model's type.
+With `prepare: keep`, frozen weights are stored as loaded, and autocast multiplies the float32 adapters in the model's
+type. With `prepare: peft`, peft's `prepare_model_for_kbit_training` converts all weights that are not quantized (norms,
+embedding, output layer) to float32, and activations are then float32 too.
 
     linear    = tokens * (4 * frozen + 6 * trained)
     attention = 3.5 * 4 * batch * heads * head_dim * layers * S (S + 1) / 2
     recompute = tokens * 2 * checkpointed + attention / 3.5             with gradient checkpointing
 
-A frozen weight costs 2 FLOPs per token forward and 2 for the gradient of its input; a trained weight 2 more for its own
-gradient. The common "6 N per token" counts gradients that LoRA does not compute, and is 1.5 times too much. Backward
-through attention is 2.5 times forward (Dao, arXiv 2307.08691, section 4). linear + attention are model FLOPs, those of
-MFU; with recompute they are hardware FLOPs, those of HFU (Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B). The
-embedding is a look-up; norms and elementwise work do not count.
+A frozen weight costs 2 FLOPs per token forward and 2 for the gradient of its input; a trained weight costs 2 more for
+its own gradient. The common "6 N per token" counts gradients that LoRA does not compute, and is 1.5 times too large.
+Backward through attention is 2.5 times forward (Dao, arXiv 2307.08691, section 4). MFU counts linear + attention, HFU
+linear + attention + recompute (Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B). The look-up of the embedding,
+norms and elementwise operations do not count.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from benchmarker.workloads.finetune.spec import ALL_LINEAR, FinetunePoint, Recip
 from benchmarker.workloads.training_step import TrainingStep, autocast
 
 LEARNING_RATES = {"full": 1e-5, "lora": 1e-4}
-"""Learning rates of the timed steps: common first choices. The time does not depend on them."""
+"""Learning rates of the timed steps: common values. The time does not depend on them."""
 CHECKPOINT_FUNCTION = "_gradient_checkpointing_func"
 """Attribute of a checkpointed layer that holds transformers' checkpointing function."""
 
 
 class Linears(NamedTuple):
-    """Linear layers, before adapters are added."""
+    """Counts of linear layers, before adapters are added."""
 
-    total: int  # All weights; those of the output layer too, tied or not, since it is multiplied.
-    in_layers: int  # Weights without the output layer.
-    packed: int  # Layers stored in 4 bits.
+    total: int  # Number of weights, output layer included, even if it is tied to the embedding.
+    in_layers: int  # Number of weights without the output layer.
+    packed: int  # Number of layers stored in 4 bits.
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Trainee:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def loss(self, ids: Tensor) -> Tensor:
-        """Return the mean cross entropy of each next token of ids [batch, length], with its graph."""
+        """Return the mean cross entropy per predicted token of ids, [batch, length], with its graph."""
         recipe = self.recipe
-        # Products use the model's type whatever their operands' type.
+        # With autocast, products use the model's type, also for float32 operands.
         is_autocast = recipe.prepare == "autocast" or (recipe.prepare == "keep" and recipe.train == "lora")
         with autocast(self.device.torch_name, self.dtype) if is_autocast else nullcontext():
             loss: Tensor = self.model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -93,7 +93,7 @@ class Trainee:
     def wrap_recomputing(self, step: TrainingStep) -> None:
         for module in self.model.modules():
             if (checkpoint := getattr(module, CHECKPOINT_FUNCTION, None)) is not None:
-                # A wrapper of an earlier step is replaced.
+                # `original`: replace the wrapper of an earlier step instead of wrapping it.
                 setattr(module, CHECKPOINT_FUNCTION, _annotated(getattr(checkpoint, "original", checkpoint), step))
 
 
@@ -106,7 +106,7 @@ def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[...
 
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
-    """Make a loaded model trainable, in place. Raises SpecError if it has no linear layer, or no named one."""
+    """Make a loaded model trainable, in place. Raises SpecError if it has none of the linear layers to be adapted."""
     head = model.get_output_embeddings()
     modules = [module for module in model.modules() if is_linear(module)]
     linears = Linears(
@@ -124,20 +124,20 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     if recipe.checkpointing == "all":
-        # Older releases of transformers have only the second name.
+        # Older releases of transformers have only `gradient_checkpointing_enable`.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     base = model
     if recipe.train == "lora":
         from peft import LoraConfig, get_peft_model
 
-        # Checkpointing needs inputs with a gradient. Without checkpointing they have one too, for a fair comparison.
+        # Checkpointing needs inputs that require a gradient. Other variants also have them, for a fair comparison.
         model.enable_input_require_grads()
         torch.manual_seed(seed)
         targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
         rank = recipe.rank
         settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM")
-        # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
+        # peft imports gptqmodel if it is installed, and gptqmodel changes torch's allocator for the whole process.
         with undisturbed():
             model = get_peft_model(model, settings)
     model.train()
@@ -145,7 +145,7 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
 
 def _check_targets(model: Any, recipe: Recipe) -> None:
-    """Raise SpecError for a model without linear layers, or a target without a layer, which peft may ignore."""
+    """Raise SpecError if the model has no linear layers, or no layer for one of the targets (peft may ignore it)."""
     head = model.get_output_embeddings()
     names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
     if not names:
@@ -163,8 +163,8 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
 def built_facts(
     trainee: Trainee, optimizer: Optimizer | None = None, ids: Tensor | None = None, *, frozen: str | None = None
 ) -> FinetuneFacts:
-    """Return the facts of a trainee. Types and optimizer state need an optimizer after its first step and a batch of
-    ids, [batch, length]. `frozen` is the hash of the frozen weights before the first step."""
+    """Return the facts of a trainee. Types and bytes of the optimizer's state are included if `optimizer`, after its
+    first step, and `ids`, [batch, length], are given. `frozen`: hash of the frozen weights before the first step."""
     recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
     is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
     matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
@@ -187,7 +187,7 @@ def built_facts(
 
 
 def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
-    """Run one forward pass and return the types in it, and those of weights and optimizer state."""
+    """Run one forward pass and return the types of its tensors, of weights, and of the optimizer's state."""
     head = trainee.base.get_output_embeddings()
     inputs: list[str] = []
     queries: list[str] = []
@@ -205,7 +205,7 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
     finally:
         handle.remove()
     norms = (module.weight for module in trainee.base.modules() if "Norm" in type(module).__name__)
-    # Tensors of one number are step counts.
+    # Tensors with a single number are step counters.
     moments = (tensor for tensor in state if tensor.numel() > 1)
     return DTypes(
         head_input=next(iter(inputs), None),
@@ -218,7 +218,7 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
 
 
 def frozen_sha256(trainee: Trainee) -> str | None:
-    """Return a hash of the frozen weights, which any single change alters; None if all weights are trained."""
+    """Return a hash of the frozen weights, which detects every change of a single number; None if all are trained."""
     if trainee.recipe.train == "full":
         return None
     digest = hashlib.sha256()
@@ -226,7 +226,7 @@ def frozen_sha256(trainee: Trainee) -> str | None:
         for tensor in trainee.frozen_tensors():
             flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
             words = flat.view(torch.int32) if flat.numel() % 4 == 0 and flat.data_ptr() % 4 == 0 else flat
-            # One sum does not detect a swap of two words; the second sum skips every other word.
+            # A sum of all words does not detect a swap of neighbours; a sum of every second word does.
             digest.update(f"{words.sum(dtype=torch.int64).item()},{words[::2].sum(dtype=torch.int64).item()};".encode())
     return digest.hexdigest()
 
@@ -236,7 +236,7 @@ def _dtype_name(tensor: Tensor) -> str:
 
 
 def attention_pair_flops(model: Any) -> int:
-    """Return the FLOPs of attention's forward pass per pair of positions: 4 * layers * heads * head_dim."""
+    """Return the FLOPs of attention's forward pass per (query, key) pair: 4 * layers * heads * head_dim."""
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(4 * config.num_hidden_layers * config.num_attention_heads * head_dim)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
-"""Endings of the files that are read from a model's folder; there is no chat template."""
+"""Suffixes of the files that are read from a model's folder. Chat templates are not used."""
 
 
 def _part_metric(part: StepPart, formula: str) -> Metric:
@@ -64,7 +64,7 @@ METRICS = (
         "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every "
         "weight is trained",
         combine="max",
-        # If every weight is trained, only a few constants are left.
+        # If every weight is trained, only a few constants are frozen.
         of_cell=lambda record, cell: (
             record.built.weight_bytes if record.built and record.built.frozen_linear_weights else None
         ),
@@ -97,7 +97,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     axes = (
         Axis("seq_len", "S", lambda length: f"{length:,} tokens"),
         Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
-        # Each micro-batch reuses the memory of the previous one.
+        # Not a size: each micro-batch reuses the memory of the previous micro-batch.
         Axis("accumulate", "micro-batches", lambda n: f"{n} micro-batch{'es' if n > 1 else ''}", is_size=False),
     )
     metrics = METRICS
@@ -108,7 +108,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     subject_fields = ("model",)
 
     def options(self) -> list[Option]:
-        # A sweep has a `--seed` of its own.
+        # The option `--seed` is the seed of a sweep.
         flags = {"subject.model.id": "--model", "subject.seed": "--input-seed"}
         return field_options(self.job, flags=flags, panels={"subject.model": "Model", **GROUPS})
 
@@ -157,7 +157,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         }
 
     def inputs(self, job: FinetuneJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return the fingerprint of a model's folder or shipped shape; empty for a model of the hub."""
+        """Return the fingerprint of the model's folder or shipped shape; empty for a model on the hub."""
         fingerprint = model_fingerprint(job.model.id, MODEL_FILES)
         return {f"model {job.model.id}": fingerprint} if fingerprint else {}
 

@@ -1,15 +1,15 @@
-"""Description of an architecture as data, and the least work of a prefill and a decode step that follows from it.
+"""Description of an architecture as data, and formulas for the least work of a prefill and of a decode step.
 
-Bytes are those that the model keeps and a step must read, each storage once. Writes, and copies that a kernel makes,
-are not among them: they make MBU low.
+Bytes are those of stored tensors that a step must read, shared storage once. Writes and copies by kernels do not count:
+they lower the MBU.
 
     step bytes    = weights of every token + routed experts + one row of each embedding per sequence + KV cache + states
     decode FLOPs  = batch * (2 * weights of one token + sum over layers (score FLOPs * positions + state FLOPs))
     prefill FLOPs = batch * (S * (2 * weights of one token without the output layer + state FLOPs) + 2 * output layer
                              + sum over layers (score FLOPs * attended pairs))
 
-`positions` are those in the cache before the step. A window of W positions holds W - 1 of them. The last layers, if
-they only read the KV cache of earlier ones, compute the prompt's last position alone.
+`positions` is the number of positions in the cache before the step, at most W - 1 for a sliding window of W positions.
+If the last layers of a model only read the KV cache of earlier layers, they compute only the prompt's last position.
 """
 
 from __future__ import annotations
@@ -72,27 +72,27 @@ DESCRIBED: dict[str, tuple[MixerKind | FeedForwardKind, ...]] = {
     "smollm3": ("sliding window", "full attention", "dense"),
     "starcoder2": ("sliding window", "full attention", "dense"),
 }
-"""Kinds of layers of each `model_type` (of a multimodal model, of its text part). The bytes of each are tested against
+"""Kinds of layers by `model_type` (of a multimodal model: of its text model). Tests compare the formulas' bytes with
 the bytes that a decode step touches."""
 
-MBU_LIMIT = 1.02  # Largest possible MBU. Above it the bytes are counted wrong, or the bandwidth is measured wrong.
+MBU_LIMIT = 1.02  # Largest possible MBU. A larger MBU means a wrong count of bytes or a wrong bandwidth.
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer. All sizes are those of one sequence and one GPU."""
+    """One decoder layer. All sizes are per sequence and GPU."""
 
-    mixers: tuple[MixerKind, ...]  # One kind; two if attention and a state-space model run side by side.
+    mixers: tuple[MixerKind, ...]  # One kind; two if attention and a state-space model run in parallel.
     feed_forward: FeedForwardKind
-    weights: int = 0  # Weights that one token multiplies with, without routed experts.
+    weights: int = 0  # Number of weights used per token, without routed experts.
     kv_values: int = 0
-    """Values that one position adds to the KV cache; 0 if the layer has none or reads another layer's."""
+    """Number of values per position in the layer's KV cache; 0 if it has none or reads the cache of another layer."""
     window: int | None = None
-    score_flops: int = 0  # FLOPs of one query with one position.
+    score_flops: int = 0  # FLOPs of attention per (query token, position).
     position_flops: int = 0
-    """FLOPs of each cached position in a step, for MLA: the library expands the latent of all positions."""
+    """FLOPs per cached position in each step for MLA, because the library expands the latent of all positions."""
     state_bytes: int = 0
-    state_flops: int = 0  # FLOPs of one token with the recurrent state.
+    state_flops: int = 0  # FLOPs per token to update and read the recurrent state.
     shares_kv: bool = False
 
 
@@ -102,19 +102,19 @@ class Experts:
 
     count: int
     per_token: int
-    bytes_each: int  # Bytes of one expert in every MoE layer.
-    weights_each: int  # Weights that one expert in every MoE layer multiplies with.
+    bytes_each: int  # Bytes of one expert per MoE layer, summed over all MoE layers.
+    weights_each: int  # Number of weights of one expert per MoE layer, summed over all MoE layers.
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Architecture of a loaded model, with the bytes of its own storage.
+    """Architecture of a loaded model, with the sizes of its stored tensors.
 
     Attributes:
         read_bytes: Bytes of the weights that every step reads.
         row_bytes: Bytes of one row of each embedding: input, positions, and per-layer embeddings.
-        other_weights: Weights that every token multiplies with, outside the layers and the output layer.
-        head: Weights of the output layer.
+        other_weights: Number of weights used per token outside the decoder layers and the output layer.
+        head: Number of weights of the output layer.
         value_bytes: Bytes of one value in the KV cache.
     """
 
@@ -125,7 +125,7 @@ class Architecture:
     other_weights: int
     head: int
     parameters: int
-    active_parameters: int  # Parameters without idle experts and per-layer embeddings.
+    active_parameters: int  # Parameters used per token: without unused experts and per-layer embeddings.
     value_bytes: float
     experts: Experts | None = None
 
@@ -135,11 +135,11 @@ class Architecture:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states of one sequence, which do not grow with the context."""
+        """Bytes of the recurrent states of one sequence, which do not grow with the context."""
         return sum(layer.state_bytes for layer in self.layers)
 
     def cache_bytes(self, positions: int, batch_size: int) -> int:
-        """Return the bytes of the KV cache and the states of sequences of this many positions."""
+        """Return the bytes of KV cache and recurrent states of `batch_size` sequences with `positions` each."""
         held = [layer.kv_values * min(positions, layer.window or positions) for layer in self.layers]
         return batch_size * (round(sum(held) * self.value_bytes) + self.state_bytes)
 
@@ -148,11 +148,11 @@ class Architecture:
     ) -> GenerationDemand:
         """Return the bytes and FLOPs of one cell.
 
-        The prefill makes the first new token, so N tokens are N - 1 steps; the first of them finds the prompt in the
-        cache, each later one a token more.
+        The prefill makes the first new token, so N new tokens take N - 1 decode steps. The first step has the prompt in
+        the cache; each later step has one position more.
 
         Args:
-            used_experts: Experts that a step reads in a layer, mean over layers and steps. The least by default.
+            used_experts: Number of experts that a step reads per MoE layer, mean. Default: the experts of one token.
         """
         steps, start = new_tokens - 1, depth + prompt_tokens
         counted_steps = max(1, steps)
@@ -188,12 +188,12 @@ class Architecture:
 
     @property
     def body(self) -> int:
-        """Weights that every token multiplies with, without output layer and routed experts."""
+        """Number of weights used per token, without output layer and routed experts."""
         return self.other_weights + sum(layer.weights for layer in self.layers)
 
     @property
     def token_weights(self) -> int:
-        """Weights that one token multiplies with, without the output layer."""
+        """Number of weights used per token, routed experts included, without the output layer."""
         return self.body + self._routed_weights
 
     @property
@@ -202,7 +202,7 @@ class Architecture:
 
     @property
     def _first_reader(self) -> int:
-        """Number of the first layer from which no layer writes a KV cache or a state."""
+        """Index of the layer after the last layer that writes a KV cache or a state."""
         writers = (number for number, layer in enumerate(self.layers) if not layer.shares_kv)
         return 1 + max(writers, default=-1)
 
@@ -214,15 +214,15 @@ def _positions(first: int, count: int, limit: int | None) -> int:
 
 
 def floor_s(demand: GenerationDemand, limits: Limits) -> float:
-    """Return the least time of one decode step."""
+    """Return the least seconds of one decode step: max(bytes / bandwidth, FLOPs / matmul rate)."""
     return max(demand.step_bytes / limits.bytes_per_s, demand.decode_flops / limits.matmul_flops_per_s)
 
 
 def mbu(demand: GenerationDemand, limits: Limits, *, tpot_s: float) -> float:
-    """Return the memory-bandwidth utilization of decoding: the share of the bandwidth for the required reads."""
+    """Return the memory-bandwidth utilization of decoding: required bytes / (TPOT * measured bandwidth)."""
     return demand.step_bytes / (tpot_s * limits.bytes_per_s)
 
 
 def prefill_mfu(demand: GenerationDemand, limits: Limits, *, ttft_s: float) -> float:
-    """Return the share of the matmul rate that the prefill used for its required arithmetic."""
+    """Return the matmul utilization of the prefill: required FLOPs / (TTFT * measured matmul rate)."""
     return demand.prefill_flops / (ttft_s * limits.matmul_flops_per_s)

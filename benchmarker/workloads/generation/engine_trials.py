@@ -1,4 +1,4 @@
-"""Quantizations that run here, by engine: from a look at the machine, or tried on a model of two layers."""
+"""Quantizations that run on this machine, by engine: known from its properties, or tried on a model of two layers."""
 
 from __future__ import annotations
 
@@ -21,26 +21,22 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.quantization.stored_formats import STORED_LOADERS
 from benchmarker.schema.base import DType
 
-FIRST_ENGINE = "eager"  # Engine on which the others build: a quantization that fails in it is not tried in another.
+FIRST_ENGINE = "eager"  # Engine that is tried first. A quantization that fails in it is not tried in other engines.
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One quantization in one engine."""
+    """Result for one quantization in one engine."""
 
     variant: str
     way: str  # Name of the engine.
-    reason: str | None  # Reason why it does not run, with the remedy; None if it runs.
-    is_for_others: bool = False  # True if the quantization has no code for this device, so that there is no remedy.
+    reason: str | None  # Reason why the quantization does not run, with the remedy; None if it runs.
+    is_for_others: bool = False  # True if the quantization only runs on other kinds of devices.
 
 
 def look(machine: Any, device: Device) -> Iterator[Outcome]:
-    """Return the outcomes that are clear without running anything; `checkpoint_table.py` has the stored formats.
-
-    Args:
-        machine: The doctor's view of the machine: `environment`, `has_triton`, `compiler`.
-        device: Device to measure.
-    """
+    """Yield an outcome for each quantization and engine without running them; `checkpoint_table.py` covers stored
+    formats. `machine`: the doctor's facts, with `environment`, `has_triton` and `compiler`."""
     for quant, loader in LOADERS.items():
         if quant in STORED_LOADERS:
             continue
@@ -56,9 +52,9 @@ def look(machine: Any, device: Device) -> Iterator[Outcome]:
 
 @contextmanager
 def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
-    """Return a function from an outcome to the arguments of a run that tries it, and the folder of its records.
+    """Yield a function that returns the arguments of a run which tries an outcome, and the folder of the run's records.
 
-    A run has random weights in two layers; a GGUF quantization has the small model that ships.
+    A run has a model of two layers with random weights; a GGUF quantization has the small model that ships.
     """
     with two_layers() as (model, folder):
 
@@ -105,7 +101,7 @@ def _gguf_file(folder: Path) -> str:
 
 @contextmanager
 def two_layers() -> Iterator[tuple[Path, Path]]:
-    """Yield a folder with the shape of a two-layer model, and one for the files of a trial; delete both afterwards."""
+    """Yield a folder with the shape of a two-layer model and an empty folder; delete both afterwards."""
     shape = shipped_shape("qwen3-tiny")
     assert shape
     with tempfile.TemporaryDirectory(prefix="benchmarker-doctor-") as name:

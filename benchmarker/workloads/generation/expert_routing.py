@@ -1,8 +1,8 @@
-"""Count of the experts that decode steps read: one forward pass over prompts and generated tokens, with a hook on the
-experts of each layer. It is never timed.
+"""Count of the experts that decode steps read, by an untimed forward pass over prompts and generated tokens with a hook
+on the experts of each layer.
 
-The tokens that a batch makes at the same step share the experts of that step, so a batch reads fewer than each sequence
-alone, and more than one of them.
+Several sequences of a batch may use the same expert in a step, which is read once. So a step reads at least the experts
+of one sequence, and at most the sum over all sequences.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-PASS_TOKENS = 4096  # Tokens of one forward pass, unless one sequence has more.
+PASS_TOKENS = 4096  # Maximum number of tokens in a forward pass; a longer sequence is a pass of its own.
 
 
 def experts_per_step(model: PreTrainedModel, sequences: Sequence[Sequence[int]], *, steps: int) -> float:
-    """Return the experts that a decode step reads in an MoE layer, mean over layers and steps.
+    """Return the number of experts that a decode step reads in an MoE layer, mean over layers and steps.
 
     Args:
-        sequences: [batch][tokens], equally long: context, prompt and generated tokens but the last.
-        steps: Number of decode steps. Their inputs are the last tokens of each sequence.
+        sequences: [batch][tokens], equally long: context, prompt and all generated tokens except the last.
+        steps: Number of decode steps. Their inputs are the last `steps` tokens of each sequence.
 
     Raises:
-        UnsupportedError: The experts are separate modules, as some quantizations leave them.
+        UnsupportedError: The experts are separate modules, as in some quantizations.
     """
     import torch
 
@@ -52,7 +52,7 @@ def experts_per_step(model: PreTrainedModel, sequences: Sequence[Sequence[int]],
 
 @contextmanager
 def _recorded(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """Record the experts of each token, [tokens, experts per token], one tensor per MoE layer and forward pass."""
+    """Yield a list to which a forward pass appends each MoE layer's experts, [tokens, experts per token]."""
     record: list[Tensor] = []
 
     def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001

@@ -63,7 +63,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
     tokenizer = load_tokenizer(checkpoint)
     texts = _text_lengths(job, checkpoint.config, tokenizer)
     if texts:
-        # A sweep needs them for the row of a cell that fails.
+        # A sweep needs the lengths of text prompts for the row of a cell that fails.
         session.keep(text_tokens=texts)
     plan = plan_quality(job, checkpoint, tokenizer, session.terminal)
     session.ready()
@@ -75,7 +75,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
 
 
 class GenerationBench(SourceBenchmarker):
-    """Bench that also judges the model after timing."""
+    """Bench that also profiles the model and measures its quality after timing."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class GenerationBench(SourceBenchmarker):
         return super().correct(point)
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
-        """Count kernels, profile, count energy, check the step and judge quality; keep each result at once."""
+        """Count kernels, profile, measure energy, check the step and measure quality; save each result at once."""
         job, session = self._job, self._session
         if job.procedure.profile:
             session.keep(**kernels_counted(job, record, self, session.terminal))
@@ -126,7 +126,7 @@ class GenerationBench(SourceBenchmarker):
 
 
 def check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
-    """Check lengths of prompts and the memory before any weight is downloaded or made."""
+    """Check prompt lengths and memory before weights are downloaded or made. Raises BenchmarkerError."""
     for point in job.grid.points():
         if point.prompt_tokens is not None:
             _check(job, point, point.prompt_tokens, config)
@@ -134,7 +134,7 @@ def check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> 
 
 
 def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
-    """Return the lengths of the prompts that are texts, checked."""
+    """Return the lengths in tokens of the text prompts, after checking that they fit the model."""
     lengths: dict[str, int] = {}
     for point in job.grid.points():
         if point.prompt is not None:
@@ -178,9 +178,9 @@ def _say_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpo
 def kernels_counted(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
-    """Return the number of kernels per token at the last good cell, counted after all timing.
+    """Count the kernels per token at the last good cell, after all timing; return the changed fields of the record.
 
-    A graph with fewer kernels than the step runs without it was not captured completely, and its cells are invalid.
+    If the graph has fewer kernels than the step without a graph, the capture is incomplete, and the cells are invalid.
     """
     last = record.last_good
     if last is None or benchmarker.device.kind == "cpu":
@@ -194,7 +194,7 @@ def kernels_counted(
 
 def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
     if record.cells[-1].status != "ok":
-        # Back from the shape that did not work to the one that did.
+        # Return to the shape of the last good cell; the last cell failed.
         benchmarker.step(point)()
     kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
     facts = benchmarker.source.facts()
@@ -215,7 +215,7 @@ def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
 def profiled(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
-    """Profile one more generation of at most `profile_tokens`, with its trace beside the record at `path`."""
+    """Profile one more generation of at most `profile_tokens`, and write its trace next to the record at `path`."""
     last = record.last_good
     if last is None:
         return {}
@@ -232,18 +232,18 @@ def profiled(
         return {"no_profile": profile}
     if not job.part:
         terminal.table(profile_table(profile, what=profile.subject), detail=True)
-    # Kernels that could not be counted are no reason why there is no profile.
+    # `no_profile` may contain the reason why kernels were not counted; the profile exists, so it is cleared.
     return {"profile": profile, "no_profile": None}
 
 
 def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> GenerationProfile:
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
-    step()  # warm at this length too: its cache shape may be new
+    step()  # warm-up: the cache shape of this length may be new
     profile = profile_step(
         step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(step)
     )
     return GenerationProfile(
-        # The fields and not a dump of them: these are checked values already.
+        # The fields, not `model_dump()`: they are validated values already.
         **dict(profile),
         prompt_tokens=len(prompts[0].ids),
         new_tokens=point.new_tokens,
@@ -286,9 +286,9 @@ def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
 def step_checked(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
-    """Compare the timed step with the variant's own forward pass, at the shape of the last good cell.
+    """Compare predictions of the timed step with the variant's own forward pass, at the shape of the last good cell.
 
-    Cells of a wrong step become invalid.
+    If the step is wrong, all cells become invalid.
     """
     last = record.last_good
     if last is None:
@@ -305,7 +305,7 @@ def step_checked(
 
 
 def _step_divergence(point: Point, cell: GenerationCell, benchmarker: SourceBenchmarker) -> StepDivergence | None:
-    # Back to the shape that is to be checked: profile and energy may have left another.
+    # Return to the shape of the cell: profile and energy may have set up another shape.
     sample = benchmarker.step(point)()
     texts = texts_for(
         benchmarker.text,

@@ -1,6 +1,6 @@
-"""Facts and checks of a generation's job before anything is loaded, and its names in the registries.
+"""Facts and checks of a generation job before anything is loaded, and the names of its quantization and engine.
 
-A model in a folder is identified by the fingerprints of its files, one on the hub by its commit in `Origin`.
+A model in a folder is identified by the fingerprints of its files, a model on the hub by its commit in `Origin`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VariantT = TypeVar("VariantT", bound=VariantSpec)
 
 
 def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> VariantSpec:
-    """Return the variant with the registries' names, and with the quantization of its checkpoint if it has none.
+    """Return the variant with the registries' names; if it names no quantization, with that of its checkpoint.
 
     Raises:
         FieldError: There is no such quantization, engine or option.
@@ -66,7 +66,7 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
 
 
 def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
-    """Return the variant with the quantization of its checkpoint, or of the model, if it names none."""
+    """Return the variant; if it names no quantization, with that of its checkpoint, else of the model."""
     if model is None and variant.checkpoint is None:
         return variant
     model = checkpoint_of(model or ModelSpec(), variant.checkpoint)
@@ -76,13 +76,13 @@ def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
 
 
 def renamed(variant: VariantT, given: VariantT) -> VariantT:
-    """Return the variant with its default name, unless the given one had a name of its own."""
+    """Return the variant with its default name, unless the user gave `given` a name."""
     is_named = given.name != name_of(given.model_dump())
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
 def runs_in_generate(engine: str, model_id: str) -> bool:
-    """Return whether `benchmarker generate` has the engine and the model, whose weights some shipped shapes lack."""
+    """Return True if `benchmarker generate` can run the engine and the model; some shipped shapes have no weights."""
     has_weights = not only_shipped(model_id) or model_id in models_with_weights()
     return engine in MODEL_ENGINES and has_weights
 
@@ -92,7 +92,7 @@ def engine_options(variant: VariantSpec) -> Options:
 
 
 def chosen_options(variant: GenerationVariant) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
-    """Return the recorded options of quantization and engine that differ from the defaults; all for an unknown name."""
+    """Return the options of quantization and engine that differ from the defaults; all options of an unknown name."""
     of_quant = LOADERS[variant.quant].options().model_dump() if variant.quant in LOADERS else {}
     of_engine = ENGINES[variant.engine].options().model_dump() if variant.engine in ENGINES else {}
     return _without(of_quant, variant.options), _without(of_engine, variant.engine_options)
@@ -109,10 +109,10 @@ def form_of(variant: VariantSpec, dtype: DType) -> Form:
 
 
 def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, Any]) -> None:
-    """Refuse a job of which no cell fits into the free memory of its device, before its weights are made or loaded.
+    """Refuse a job if none of its cells fits into the device's free memory, before weights are made or loaded.
 
     Raises:
-        MemoryNeededError: With the needed bytes, which are a lower bound, and the free ones.
+        MemoryNeededError: With a lower bound of the needed bytes, and the free bytes.
     """
     variant = job.variant
     if variant.engine not in MODEL_ENGINES:
@@ -153,7 +153,7 @@ def refuse_on_gpu(job: GenerationJob, needed_bytes: int, gpu_bytes: int) -> None
 
 
 def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
-    """Return the bytes of the weights: `bits` each in the blocks, without scales."""
+    """Return a lower bound of the weights' bytes: `bits` per weight in decoder layers, without scales."""
     ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
     sizes = [(tensor.numel(), tensor.ndim > 1 and id(tensor) not in ends) for tensor in model.parameters()]
     least: float = sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes)
@@ -161,7 +161,7 @@ def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
 
 
 def refuse_cell(point: Point | None, needed_bytes: int, *, weight_bytes: int = 0) -> None:
-    """Raise MemoryNeededError if a cell's KV cache and weights that are not loaded yet exceed the free memory."""
+    """Raise MemoryNeededError if `needed_bytes`, for KV cache and weights not yet loaded, exceed the free memory."""
     total_bytes, free_bytes = weight_bytes + needed_bytes, available_bytes()
     if total_bytes > free_bytes:
         held = f"the KV cache of a batch of {point.batch_size}" if point else "the weights"
@@ -182,7 +182,7 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
         "options": loader_options(variant).model_dump(mode="json"),
         "engine": variant.engine,
         "engine_options": engine_options(variant).model_dump(mode="json"),
-        # Not for one GPU, so that sweeps from before there were several can go on.
+        # Only for several GPUs, so that sweeps begun with an older version can be resumed.
         **({"gpus": variant.gpus, "split": variant.split} if variant.gpus > 1 else {}),
     }
 
@@ -213,7 +213,7 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
         prints[f"calibration text {calibration}"] = fingerprint(Path(calibration).expanduser())
     quality = job.quality
     if judged and quality.is_asked and quality.text:
-        # A data set is no file; its name identifies it.
+        # A data set is identified by its name and has no file.
         text = Path(quality.text).expanduser()
         prints[f"evaluation text {quality.text}"] = fingerprint(text) if text.is_file() else None
     if judged and quality.is_asked and quality.baseline:
@@ -222,9 +222,9 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
 
 
 def lacking(job: GenerationJob) -> str | None:
-    """Return the missing libraries of the engine.
+    """Return how to install the engine's missing libraries or environment; None if nothing is missing.
 
-    For `auto` an environment for any device is enough, because the device is still open.
+    For the device `auto`, an environment for any kind of device is sufficient.
     """
     reason, kind = ENGINES[job.variant.engine].why_not_installed(), job.device.split(":")[0]
     if reason or kind == "auto":
@@ -250,7 +250,7 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    # Looking up a name that is too long for a path is an error; it is no folder.
+    # A text that is too long for a path raises OSError, and is no folder.
     with contextlib.suppress(OSError, ValueError):
         if folder.is_file():
             status = folder.stat()
@@ -266,15 +266,12 @@ IDLE = {
     "--quality-topk": "subject.quality.top_k",
     "--quality-baseline": "subject.quality.baseline",
 }
-"""Fields of the options that need --quality."""
+"""Options that have no effect without --quality, and their fields."""
 
 
 def over(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the command line's values, with the config's values that they replace: prompt lengths replace texts.
-
-    Raises:
-        SpecError: Both were typed.
-    """
+    """Return the typed values, and empty values for fields that they replace: typed prompt lengths clear the config's
+    prompt texts, and vice versa. Raises SpecError if both were typed."""
     if typed.get("grid.prompt_tokens") is None:
         return dict(typed)
     if typed.get("grid.prompts"):
@@ -283,11 +280,11 @@ def over(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
-    """Refuse options without effect, quality of random weights, and GPUs that cannot share the model.
+    """Check options that depend on each other.
 
     Raises:
-        SpecError: With the option to leave out.
-        UnsupportedError: The engine, or the quantization's library, cannot divide the model like this.
+        SpecError: A typed option has no effect, or quality is requested for random weights.
+        UnsupportedError: The engine, or the quantization's library, cannot divide the model among GPUs as requested.
     """
     quality = job.quality
     idle = [flag for flag, place in IDLE.items() if typed.get(place) is not None]

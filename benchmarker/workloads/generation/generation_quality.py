@@ -1,4 +1,4 @@
-"""Quality of text generation: the measurement, and its sharing among the variants of a sweep."""
+"""Quality of text generation: its measurement, and the sharing of results among the variants of a sweep."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from benchmarker.quality.judge import Plan, Subject
 
 SCORED: dict[QualitySize, tuple[int, int]] = {"quick": (64, 32), "full": (32, 255)}
-"""Windows of the shipped text and scored tokens of each. Eight prompts of 32 new tokens follow, twice each."""
+"""(windows of the shipped text, scored tokens per window). Eight prompts of 32 new tokens follow, twice each."""
 
 
 class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
-    """Perplexity and divergence on a text, and answers to benchmark questions."""
+    """Perplexity and KL divergence on a text, and answers to benchmark questions."""
 
     name = "quality"
 
     def check(self, job: GenerationJob) -> None:
-        """Refuse an unsuitable text, and tasks without their library. Raises SpecError or MissingLibraryError."""
+        """Raise SpecError for an unsuitable text, and MissingLibraryError for tasks if lm_eval is not installed."""
         if job.quality.size != "off":
             check_text(job.quality.text)
         if job.quality.tasks:
             require("tasks", "lm_eval")
 
     def form(self, job: GenerationJob) -> str | None:
-        # Each engine predicts by its own step; answers to questions depend on the weights alone.
+        # Perplexity and divergence depend on the engine's decode step; answers to questions only on the weights.
         if not job.quality.is_asked:
             return None
         weights = f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
@@ -56,7 +56,7 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
     def guess_s(self, job: GenerationJob, timed: GenerationRecord | None) -> float:
-        """Return the time of the scored steps and of the forwards: two per window, and 16 for the noise."""
+        """Return the estimated seconds of the scored steps and of the forward passes: two per window, and 16 more."""
         size = job.quality.size
         if size == "off":
             return super().guess_s(job, timed)
@@ -107,7 +107,7 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
 
 
 def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:
-    """Return the plan of the quality; None if not requested.
+    """Return the plan of the quality measurement; None if quality was not requested.
 
     Raises:
         BenchmarkerError: The text, the tasks, the tokenizer or the baseline is not usable.
@@ -140,7 +140,7 @@ def judged(
     device: Device,
     terminal: Terminal,
 ) -> dict[str, Any]:
-    """Return answers and quality for the record, or the reasons for their absence. The subject is released."""
+    """Return the record's fields of quality and tasks, or the reasons why they are missing. `subject` is released."""
     fields: dict[str, Any] = {}
     assert subject.source is not None
     if job.quality.tasks:
@@ -160,7 +160,7 @@ def _measured_answers(
     try:
         results = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
     except BenchmarkerError as error:
-        # Timed cells are saved: a failure here must not undo them.
+        # The error is recorded instead of raised, because the timed cells remain valid.
         terminal.line(f"no tasks: {error}")
         return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
     for result in results:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class GenerationStep:
-    """Repeat of one cell. Every generation must have the first generation's tokens."""
+    """Callable that times one repeat of a cell. All repeats must generate the same tokens."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class GenerationStep:
         self._new_tokens = new_tokens
         self._per_gpu_bytes = per_gpu_bytes
         self.peaks: list[tuple[int, ...]] = []
-        """Peak of each of several GPUs in every repeat."""
+        """Peak memory of each GPU in every repeat, [repeats][GPUs]; empty for a single GPU."""
         self._tokens: tuple[tuple[int, ...], ...] | None = None
         self.flags: set[Flag] = set()
         self.first_token_ns: int | None = None
-        """When the newest repeat had its first token, on `time.perf_counter_ns`."""
+        """Time of the newest repeat's first token, on the clock `time.perf_counter_ns`."""
 
     def __call__(self) -> GenerationSample:
         generation = self._generate()
@@ -68,7 +68,7 @@ class GenerationStep:
 
     @property
     def sequences(self) -> list[tuple[int, ...]]:
-        """Token ids in the KV cache after the last step: context, prompt and generated tokens but the last."""
+        """Token ids in the KV cache after the last step: context, prompt and all generated tokens except the last."""
         return [(*ids, *tokens[:-1]) for ids, tokens in zip(self._inputs, self._tokens or (), strict=True)]
 
     @property
@@ -93,7 +93,7 @@ class SourceBenchmarker(Bench):
 
         Args:
             config: The model's config.json, parsed.
-            tokenizer: For prompts of text; without one the prompt is random ids.
+            tokenizer: Tokenizer for text prompts. If None, prompts are random ids.
             device_memory: Memory of the whole device before the model was loaded, to report its growth.
         """
         self.source = source
@@ -131,11 +131,11 @@ class SourceBenchmarker(Bench):
             yield surroundings.beside(cell, own_processes=1)[0]
 
     def prompt(self, point: Point) -> Prompt:
-        """Return the prompt of the first sequence, which is the same in every batch."""
+        """Return the prompt of the first sequence, which does not depend on the batch size."""
         return self.prompts(point)[0]
 
     def prompts(self, point: Point) -> tuple[Prompt, ...]:
-        """Return the prompt of each sequence, checked against the model's length."""
+        """Return the prompt of each sequence, after checking that it fits the model's maximum length."""
         config = self._config
         prompts = make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
@@ -145,20 +145,20 @@ class SourceBenchmarker(Bench):
         return prompts
 
     def text(self, tokens: int) -> tuple[int, ...]:
-        """Return tokens of the text from which prompts of a length are cut."""
+        """Return the first `tokens` ids of the text from which prompts are cut."""
         point = Point(tokens, None, new_tokens=1, batch_size=1)
         return make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
         )[0].ids
 
     def correct(self, point: Point) -> dict[str, Any]:
-        """Refuse a KV cache that exceeds the free memory of a CPU. Raises MemoryNeededError."""
+        """Raise MemoryNeededError if the KV cache exceeds the free memory of a CPU."""
         if self._architecture and self.device.kind == "cpu":
             refuse_cell(point, self._architecture.cache_bytes(point.positions, point.batch_size))
         return {}
 
     def step(self, point: Point) -> GenerationStep:
-        """Return the callable of one repeat."""
+        """Return a callable that times one repeat of a cell."""
         prompts = self.prompts(point)
         ids = [prompt.ids for prompt in prompts]
         context = [prompt.context for prompt in prompts] if point.depth else None
@@ -194,7 +194,7 @@ class SourceBenchmarker(Bench):
         return {"engine": self.source.facts(), **({"no_demand": self.no_demand} if self.no_demand else {})}
 
     def settling_times(self, sample: GenerationSample) -> tuple[float, ...]:
-        # The first calls of an external engine prefill slowly, which hardly changes the latency of many tokens.
+        # TTFT too: the first prefills of an external engine are slow, which hardly changes the latency of many tokens.
         if self.source.is_elsewhere and sample.ttft_s:
             return sample.latency_s, sample.ttft_s
         return (sample.latency_s,)
@@ -203,10 +203,10 @@ class SourceBenchmarker(Bench):
         return self.source.timed()
 
     def measured(self, cell: GenerationCell, step: GenerationStep) -> dict[str, Any]:
-        """Return fields of the cell from engine and step.
+        """Return the fields of the cell that are known after it was timed.
 
         Raises:
-            UnsupportedError: The engine ran something else than the variant's name states.
+            UnsupportedError: The engine did not run as the variant's name states.
         """
         self.source.check()
         return {
@@ -229,7 +229,7 @@ class SourceBenchmarker(Bench):
         return (None, described) if isinstance(described, Missing) else (described, None)
 
     def _demand(self, cell: GenerationCell, step: GenerationStep) -> GenerationDemand | None:
-        """Return the least work of a cell with the experts that its steps read; None if they cannot be counted."""
+        """Return the least work of a cell; for an MoE model, with the counted experts of its steps, None if unknown."""
         architecture, model = self._architecture, self.source.model
         if architecture is None or model is None or architecture.experts is None:
             return cell.demand
@@ -250,9 +250,9 @@ class SourceBenchmarker(Bench):
         return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
     def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
-        """Return repeats and memory of a cell, for the process that makes the tokens and for each of several GPUs."""
+        """Return repeats and memory with the peaks of the engine's process, or of each of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
-        # The growth of an external engine is unknown if another program freed memory; this process's is not its own.
+        # The peak of an external engine is unknown if another program freed memory: do not use this process's instead.
         if self.source.is_elsewhere or peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
@@ -265,7 +265,7 @@ class SourceBenchmarker(Bench):
         per_gpu = tuple(max(peaks) for peaks in zip(*per_repeat, strict=True))
         if memory.peak_allocated_bytes is None:
             return {"samples": samples, "memory": memory.model_copy(update={"per_gpu_bytes": per_gpu})}
-        # Reserved memory is read on the first GPU only.
+        # The reserved memory of only the first GPU is known.
         changes = {"per_gpu_bytes": per_gpu, "peak_allocated_bytes": max(per_gpu), "peak_reserved_bytes": None}
         pairs = zip(samples, per_repeat, strict=True)
         return {
@@ -295,9 +295,9 @@ class ModelBenchmarker(SourceBenchmarker):
         """Wrap a model that `load_model` returned.
 
         Args:
-            engine: An engine that runs a torch model: eager, cuda_graph, compile or native.
-            device: Device of the model; found from the model by default.
-            tokenizer: For prompts of text; without one the prompt is random ids.
+            engine: Engine that runs a torch model: eager, cuda_graph, compile or native.
+            device: Device of the model. Default: the device of its parameters.
+            tokenizer: Tokenizer for text prompts. If None, prompts are random ids.
             device_memory: Memory of the whole device before the model was loaded, to report its growth.
 
         Raises:

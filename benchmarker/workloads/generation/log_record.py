@@ -1,7 +1,7 @@
 """Record of a run that was read from a log.
 
-A log contains less than a record: no time to first token, no versions, no prompt. Missing values are None, and every
-cell has the flag `imported`, so every table shows the origin of its numbers.
+A log contains no time to first token, no versions and no prompt: these values are None. Every cell has the flag
+`imported`, by which tables show the origin of its numbers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> Gene
 
     Args:
         run: Run with a known variant and model.
-        last_line: Last line before the next run; the tables up to it belong to this run.
-        earlier: Number of earlier runs of the same variant in the log, which is the number of the round.
+        last_line: Number of the last line before the next run. Tables up to this line belong to `run`.
+        earlier: Number of earlier runs of the same variant in the log; it is used as the number of the round.
     """
     model = log.model or run.model
     assert run.evidence is not None
@@ -126,7 +126,7 @@ def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> 
 
 
 def _engine(name: str) -> str:
-    """Return the engine in a variant's name; the reference script only had `model.generate`."""
+    """Return the engine that a variant's name contains; default `eager`, the only engine of the reference script."""
     return next((word for word in name.split() if word in ENGINES), "eager")
 
 

@@ -1,6 +1,6 @@
-"""Table of the shipped model shapes: parameters, layers, and the quantizations and engines that take them.
+"""Table of the shipped model shapes: parameters, layers, and the quantizations and engines that support them.
 
-All follows from the code: each shape is built on torch's meta device, without memory for its weights.
+The values are computed from models on torch's meta device, without memory for weights.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def list_model(name: str) -> ListedModel:
 
 
 def layer_words(architecture: Architecture) -> str:
-    """Return `24 linear attention, 8 full attention; dense`."""
+    """Return the kinds of layers: `24 linear attention, 8 full attention; dense`."""
     mixers = Counter(" and ".join(layer.mixers) for layer in architecture.layers)
     parts = dict.fromkeys(layer.feed_forward for layer in architecture.layers)
     experts = architecture.experts
@@ -84,7 +84,7 @@ def layer_words(architecture: Architecture) -> str:
 
 
 def form_words(model: PreTrainedModel) -> str:
-    """Return the quantizations with the share that they cover, `fp16; int8 98 %; invalid: bnb4 3 %`."""
+    """Return the quantizations with the share of weights that they quantize: `fp16; int8 98 %; invalid: bnb4 3 %`."""
     shares: dict[str, list[str]] = {}
     for loader in LOADERS.values():
         if loader.has_low_bits and loader.stored_only is None:
@@ -95,11 +95,11 @@ def form_words(model: PreTrainedModel) -> str:
 
 
 def engine_names(model: PreTrainedModel) -> list[str]:
-    """Return the engines of this process whose KV cache holds every layer of the model."""
+    """Return the engines whose KV cache supports every layer of the model; external engines are left out."""
     from benchmarker.engines.decoders.static_cache_layers import supported_cache
 
     try:
-        supported_cache(model, length=2**24)  # Longer than any window.
+        supported_cache(model, length=2**24)  # Longer than the sliding window of any model.
         has_static_cache = True
     except UnsupportedError:
         has_static_cache = False

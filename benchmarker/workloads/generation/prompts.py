@@ -1,8 +1,8 @@
 """Prompts of an exact length, with the same token ids for every variant.
 
-A prompt is text if the model has a tokenizer: zeros would draw less power and so raise the clocks. Without a tokenizer
-the ids come from a seeded generator, and the record contains this. The sequences of a batch have different prompts:
-with equal ones all sequences would use the same experts of a MoE layer, and engines could share prefixes.
+If the model has a tokenizer, prompts are real text: ids of zero would draw less power and raise the clocks. Otherwise a
+seeded generator makes the ids, and the record contains their source. The sequences of a batch have different prompts:
+with equal prompts, all sequences would use the same experts of an MoE layer, and engines could share prefixes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.generation.spec import Point
 
 Window = tuple[int, ...]
-TRIES = 16  # Windows that are compared for each different one. A prompt of one token has few.
+TRIES = 16  # Windows of text tried per prompt to find different ones: few one-token prompts are different.
 
 
 @dataclass(frozen=True)
@@ -29,33 +29,33 @@ class Prompt:
     """Prompt of one sequence as token ids."""
 
     ids: Window
-    source: str  # See `GenerationCell.prompt_source`.
-    context: Window = ()  # Tokens of the depth, before the prompt.
+    source: str  # Value of `GenerationCell.prompt_source`.
+    context: Window = ()  # Ids before the prompt, which are in the KV cache when the clock starts.
 
 
 def distinct_count(prompts: Sequence[Prompt]) -> int:
-    """Return the number of different prompts, depth included."""
+    """Return the number of different (context, prompt) pairs."""
     return len(set(prompts))
 
 
 def inputs_sha256(prompts: Sequence[Prompt]) -> str:
-    """Return the hash of a batch; that of one sequence if all are equal."""
+    """Return the hash of the prompts of a batch; if all are equal, the hash of one prompt."""
     rows = prompts if distinct_count(prompts) > 1 else prompts[:1]
     text = ";".join(",".join(map(str, (*prompt.context, *prompt.ids))) for prompt in rows)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> tuple[Prompt, ...]:
-    """Return the prompt of each sequence of a cell, with the tokens of its depth.
+    """Return the prompt of each sequence of a cell, with its context.
 
     Args:
-        tokenizer: The model's own, or None.
+        tokenizer: The model's tokenizer, or None.
         vocabulary: Number of token ids.
         chat_template: Wrap a text prompt in the model's template.
 
     Raises:
-        ModelError: There is no tokenizer or template for a text.
-        SpecError: The text has no token.
+        ModelError: A text prompt needs a tokenizer, or a chat template, that the model does not have.
+        SpecError: A text prompt has no token.
     """
     window = _random_window(vocabulary) if tokenizer is None else _text_window(tokenizer)
     source = "random ids (no tokenizer)" if tokenizer is None else "shipped text"
@@ -80,9 +80,9 @@ def _random_window(vocabulary: int) -> Callable[[int, int], Window]:
 
 
 def _text_window(tokenizer: Any) -> Callable[[int, int], Window]:
-    """Return a function from a window's number and length to its ids; window 0 starts with the shipped text."""
+    """Return a function (number, length) -> ids of a window of the shipped text; window 0 is its beginning."""
     ids = tokenizer.encode(shipped_text("prompts.txt"), add_special_tokens=False)
-    # Multiples of a number without a common divisor visit every start once before they return to the first.
+    # Windows start at multiples of `step` modulo the text's length. Without a common divisor, all starts differ.
     step = next(number for number in count(int(0.618 * len(ids)) + 1) if gcd(number, len(ids)) == 1)
 
     def window(number: int, length: int) -> Window:
@@ -118,13 +118,13 @@ def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> tuple
 
 
 def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model: str) -> None:
-    """Refuse a cell that exceeds the model's maximum length.
+    """Check that a cell does not exceed the model's maximum length, `positions`.
 
     Args:
-        prompt_tokens: Length of the prompt; that of a text is counted by the tokenizer.
+        prompt_tokens: Length of the prompt in tokens, also for a text prompt.
 
     Raises:
-        SpecError: With the numbers and the longest generation that fits.
+        SpecError: With the lengths and the longest generation that fits.
     """
     depth, new_tokens = point.depth, point.new_tokens
     if positions is not None and depth + prompt_tokens + new_tokens > positions:

@@ -1,6 +1,7 @@
-"""Reading of an architecture from a model's modules and its config. The model may be on the meta device.
+"""Derivation of an `Architecture` from a model's modules and config. The model may be on the meta device.
 
-A layer's kind follows from the attributes of its mixer, because class names and config keys differ by library version.
+The kind of a layer is derived from attributes of its mixer, because class names and config keys differ between versions
+of transformers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LAYER_TYPES = {
     "moe": "none",
     "mlp": "none",
 }
-"""Kinds in `layer_types` of transformers' configs, under their present and earlier names."""
+"""Kind of mixer by the name in `layer_types` of transformers' configs; earlier names are included."""
 STATE_VALUE_BYTES = 4  # Recurrent states are stored in float32.
 
 
@@ -54,14 +55,14 @@ class Mixer(NamedTuple):
 
 
 def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float | None = None) -> Architecture:
-    """Describe a model before an engine alters it.
+    """Return the architecture of a model. Call this before an engine replaces modules.
 
     Args:
-        shares: Number of GPUs among which every weight is divided; the description is that of one GPU.
-        kv_value_bytes: See TokenSource.
+        shares: Number of GPUs among which every weight is divided; the sizes are those of one GPU.
+        kv_value_bytes: Bytes per value of a quantized KV cache; None for a cache in the activations' type.
 
     Raises:
-        UnsupportedError: The architecture is not described, with the reason.
+        UnsupportedError: The architecture is unknown; the message contains the reason.
     """
     config: Any = model.config.get_text_config(decoder=True)
     if type(model).__module__.startswith("transformers_modules"):
@@ -81,7 +82,7 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
 
 
 def on_meta(config: Mapping[str, Any], dtype: str) -> PreTrainedModel | None:
-    """Return the model of a parsed config.json without weights; None if transformers cannot build it."""
+    """Return a model on the meta device, built from a parsed config.json; None if transformers cannot build it."""
     import_libraries()
     import torch
     from transformers import AutoConfig
@@ -98,7 +99,7 @@ def _with_weights(
 ) -> Architecture:
     head: Any = model.get_output_embeddings()
     tables: list[Any] = [module for module in model.modules() if hasattr(module, "num_embeddings")]
-    # A tied embedding is read as the output layer; of one by itself only a row a sequence is looked up.
+    # A tied embedding is read whole, as the output layer. Of an untied embedding, only one row per sequence is read.
     looked_up = [table for table in tables if head is None or not shares_storage(head.weight, table.weight)]
     containers = expert_containers(model)
     experts = _experts(containers, config, shares)
@@ -127,7 +128,7 @@ def _with_weights(
 
 
 def expert_containers(model: nn.Module) -> list[Any]:
-    """Return the modules that hold the routed experts of a layer: fused tensors, or a list of modules."""
+    """Return for each MoE layer the module that contains its routed experts: fused tensors, or a list of modules."""
     return [module for name, module in model.named_modules() if name.rpartition(".")[2] == "experts"]
 
 
@@ -149,16 +150,16 @@ def _all_tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def multiplied(module: nn.Module) -> int:
-    """Return the weights that a module's own tensors multiply with: matrices, fused experts, convolutions."""
+    """Return the number of weights in a module's own matrices, fused experts and convolutions, which are multiplied."""
     if is_linear(module):
         return weights_of(module)
-    # Of fused experts a matrix is the bias of all experts.
+    # In fused experts, weights have three dimensions, and a matrix is the bias of all experts.
     least = 3 if any(tensor.ndim == 3 for tensor in module.parameters(recurse=False)) else 2
     return sum(tensor.numel() for tensor in module.parameters(recurse=False) if tensor.ndim >= least)
 
 
 def _multiplied_outside(model: nn.Module, skipped: list[Any]) -> int:
-    """Return the weights that a token multiplies with, without routed experts and the skipped modules."""
+    """Return the number of weights used per token, without routed experts and the modules `skipped`."""
     within = {
         id(module) for container in (*expert_containers(model), *skipped) if container for module in container.modules()
     }
@@ -210,7 +211,7 @@ def _mixer(module: Any, kind: str) -> Mixer | None:
 def _sizes(mixer: Mixer, config: Any, shares: int, value_bytes: int) -> dict[str, int | bool]:
     module, heads = mixer.module, config.num_attention_heads
     if mixer.kind == "MLA":
-        # Later versions of transformers cache the latent and expand it in each step.
+        # Newer versions of transformers cache the latent and expand it in each step.
         is_latent = hasattr(module, "expand_kv")
         expanded = heads * (module.qk_head_dim + module.v_head_dim)
         return {
@@ -231,10 +232,10 @@ def _sizes(mixer: Mixer, config: Any, shares: int, value_bytes: int) -> dict[str
     convolution = getattr(module, "conv1d", None) or module.conv
     state, products = 0, 0
     if mixer.kind == "linear attention":
-        # Read by the key, corrected by an outer product, read by the query.
+        # 3 products per number of the state: read for the key, add an outer product, read for the query.
         state, products = module.num_v_heads * module.head_k_dim * module.head_v_dim, 3
     if mixer.kind == "state space":
-        # Increased by an outer product, read by C.
+        # 2 products per number of the state: add an outer product, read for C.
         state, products = module.num_heads * module.head_dim * module.ssm_state_size, 2
     state_bytes = STATE_VALUE_BYTES * state + value_bytes * convolution.weight.numel()
     return {"state_bytes": state_bytes // shares, "state_flops": 2 * products * state // shares}

@@ -18,7 +18,7 @@ from benchmarker.schema.record import CellBase, Demand, Missing, Profile, RunRec
 class GenerationDemand(Demand):
     """Least work of one cell, from the loaded tensors.
 
-    If several GPUs divide every weight, it is the share of one GPU; if they take turns, it is the total.
+    With tensor parallelism, the numbers are those of one GPU; with layers on several GPUs, they are totals.
     """
 
     weight_bytes: Positive
@@ -27,50 +27,50 @@ class GenerationDemand(Demand):
     kv_bytes_per_token: Whole
     """KV cache of one position of one sequence, bytes."""
     context_tokens: Number
-    """Positions in the cache before a step, mean over the decode steps."""
+    """Number of positions in the cache before a decode step, mean over the steps."""
     kv_bytes: Count
-    """KV cache and states read by a mean decode step, all sequences together."""
+    """Bytes of KV cache and recurrent states that a decode step reads, mean over the steps, all sequences together."""
     decode_flops: Count
-    """FLOPs of a mean decode step, all sequences together."""
+    """FLOPs of a decode step, mean over the steps, all sequences together."""
     prefill_flops: Positive
-    """FLOPs of the prompt, with logits for its last position alone."""
+    """FLOPs of the prefill, with logits only for the last position."""
     state_bytes: Whole | None = None
-    """States of one sequence's linear attention, state-space models and convolutions. None without such layers."""
+    """Bytes of one sequence's states in linear attention, state-space models and convolutions. None without states."""
     experts: Positive | None = None
-    """Routed experts of an MoE layer. None without such layers."""
+    """Number of routed experts in an MoE layer. None without MoE layers."""
     experts_per_step: Number | None = None
-    """Routed experts that a decode step reads in an MoE layer, all sequences together, mean over layers and steps."""
+    """Number of routed experts that a decode step reads in an MoE layer, mean over layers and steps."""
     copied_bytes: Count | None = None
-    """Bytes that a step writes and reads again for the library's copies of experts, not among the bytes of a step."""
+    """Bytes that a step writes and reads again because the library copies experts. `step_bytes` excludes them."""
 
     @property
     def step_bytes(self) -> int:
-        """All that a decode step reads; it makes one token of each sequence."""
+        """Bytes that a decode step reads: weights, KV cache and states."""
         return self.weight_bytes + self.kv_bytes
 
 
 class GenerationCell(CellBase):
-    """One point of the grid."""
+    """Result of one point of the grid."""
 
     prompt_tokens: Positive
     new_tokens: Positive
     batch_size: Positive
     depth: Count = 0
-    """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
+    """Tokens that were in the KV cache before the prompt, filled before the clock started."""
     text: Count | None = None
-    """Number of the prompt text, from 0. None for a prompt of a length."""
+    """Index of the prompt text, from 0. None if the prompt is given by its length."""
     distinct_prompts: Positive = 1
-    """Number of different prompts in the batch, depth included. 1 if all sequences have the same prompt, as in records
+    """Number of different (context, prompt) pairs in the batch. 1 if all sequences have the same prompt, as in records
     without this field."""
     inputs_sha256: str | None = None
-    """SHA-256 of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every
-    variant of a comparison. Different sequences are separated by semicolons."""
+    """SHA-256 of the token ids, context then prompt, as decimals separated by commas; different sequences are separated
+    by semicolons. It is the same for every variant of a comparison."""
     prompt_source: str | None = None
-    """Source of the ids: the shipped text, a given text, or random ids without a tokenizer."""
+    """Source of the token ids: the shipped text, a given text, or random ids if there is no tokenizer."""
     warmup: tuple[GenerationSample, ...] = ()
     samples: tuple[GenerationSample, ...] = ()
     step: StepFacts | None = None
-    """Decode step of the cell. None for the eager engine and in older records."""
+    """Facts about the decode step of the cell. None for the eager engine and in older records."""
     first_tokens: tuple[Whole, ...] = ()
     """First new tokens of the first sequence, at most 64."""
     demand: GenerationDemand | None = None
@@ -91,9 +91,9 @@ class GenerationProfile(Profile):
     new_tokens: Positive
     batch_size: Positive
     depth: Count | None = None
-    """Tokens in the cache before the prompt. None in older records."""
+    """Tokens in the KV cache before the prompt. None in older records."""
     distinct_prompts: Positive = 1
-    """Number of different prompts in the batch, as in the cell."""
+    """Number of different (context, prompt) pairs in the batch."""
 
     @property
     def subject(self) -> str:
@@ -111,13 +111,13 @@ class GenerationVariant(VariantFacts):
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
     """All engine options, defaults included. Empty for an engine without options."""
     gpus: Positive = 1
-    """GPUs that shared the model; on a CPU, processes."""
+    """Number of GPUs that shared the model; on a CPU, number of processes."""
     split: Split | None = None
-    """Division of the model over GPUs. None for one."""
+    """Division of the model among GPUs: tensors or layers. None for a single GPU."""
 
 
 def tokens_per_step(cell: GenerationCell, sample: GenerationSample) -> float | None:
-    """Return the mean tokens of a decode step of one sequence; None without speculative decoding."""
+    """Return the mean number of tokens per decode step and sequence; None without speculative decoding."""
     if sample.accepted_tokens is None:
         return None
     tokens = cell.batch_size * (sample.new_tokens - 1)
@@ -132,15 +132,15 @@ LATER_DEFAULTS = (
     ("speculative", None),
     ("linear_backend", None),
 )
-"""Options that older records lack, with their values."""
+"""Options that are missing in older records, and the values that were used."""
 
 
 def is_unquantized(stored_as: str, quantized_fraction: float | None) -> bool:
-    """Return whether nothing is quantized.
+    """Return True if neither weights nor output layer nor KV cache are quantized.
 
     Args:
-        stored_as: Name of the form, which includes a quantized output layer or KV cache.
-        quantized_fraction: Share of the weights, which is positive for a GGUF file.
+        stored_as: `GenerationRecord.stored_as`.
+        quantized_fraction: Share of quantized weights, by which a quantized GGUF file is recognized.
     """
     return stored_as == "fp16" and not quantized_fraction
 
@@ -154,23 +154,23 @@ class GenerationRecord(RunRecord):
     load: LoadFacts | None = None
     engine: EngineFacts | None = None
     text_tokens: tuple[Whole, ...] = ()
-    """Lengths of the text prompts in tokens, recorded before the first cell."""
+    """Number of tokens of each text prompt, recorded before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
     no_demand: Missing | None = None
-    """Reason why the least work of cells is unknown: they have no floor and no memory-bandwidth utilization."""
+    """Reason why cells have no `demand`, and therefore no floor and no memory-bandwidth utilization."""
     step_divergence: StepDivergence | None = None
-    """Comparison of the timed step with the variant's own forward pass. None if another process of the sweep did it, if
-    the engine cannot, and in older records."""
+    """Comparison of the timed step with the variant's own forward pass. None if another process of the sweep compared
+    them, if the engine has no forward pass to compare, and in older records."""
     no_step_divergence: Missing | None = None
-    """Reason why the step could not be compared."""
+    """Reason why the timed step could not be compared."""
     quality: Quality | None = None
     no_quality: Missing | None = None
     """Reason why requested quality is missing."""
     tasks: tuple[TaskResult, ...] = ()
     """Answers to benchmark questions."""
     no_tasks: Missing | None = None
-    """Reason why requested answers are missing."""
+    """Reason why requested answers to benchmark questions are missing."""
 
     @property
     def setup_s(self) -> float | None:
@@ -187,7 +187,7 @@ class GenerationRecord(RunRecord):
     @property
     def stored_as(self) -> str:
         """Storage of weights, output layer and KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`. Speculative
-        decoding is part of it, so that its rows are no reference: `fp16 speculative=ngram:5`."""
+        decoding is added (`fp16 speculative=ngram:5`), so that it is never the unquantized baseline."""
         variant = self.variant
         chosen = {"lm_head": variant.options.get("lm_head")}
         chosen |= {name: variant.engine_options.get(name) for name in ("kv_cache", "speculative")}
@@ -208,19 +208,19 @@ class GenerationRecord(RunRecord):
 
     @property
     def family(self) -> str:
-        """Quantization; of llama.cpp the name of the GGUF format."""
+        """Name of the quantization; for llama.cpp, name of the GGUF format."""
         gguf = self.variant.engine_options.get("gguf", "F16")
         return self.variant.quant if gguf == "F16" else str(gguf)
 
     @property
     def baseline_rank(self) -> tuple[bool, ...]:
-        """Rank of fp16, on the eager engine if possible."""
+        """Rank as a baseline: fp16 first, and among fp16 variants the eager engine."""
         is_plain = is_unquantized(self.stored_as, self.load.quantized_fraction if self.load else None)
         return is_plain, is_plain and self.variant.engine == "eager"
 
     @property
     def family_place(self) -> int:
-        """Position of the engine in the registry; the last for an unknown name."""
+        """Index of the engine in the registry; the largest index for an unknown name."""
         from benchmarker.engines.registry import ENGINES
 
         names = [*ENGINES, self.variant.engine]
@@ -240,7 +240,7 @@ class GenerationRecord(RunRecord):
 
     @property
     def choices(self) -> dict[str, str | None]:
-        """Kernel that a library chose, kernels of the decode step and its attention; None if unknown."""
+        """Names of the library's chosen kernel, of the decode step's kernels, and of its attention; None if unknown."""
         notes = [note for note in (self.load.notes if self.load else ()) if note.startswith("kernel ")]
         uses = self.engine.kernels_used if self.engine else ()
         return {
@@ -256,6 +256,6 @@ class GenerationRecord(RunRecord):
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
-    """Return the check of the step, which is done once a sweep, in one of its processes."""
+    """Return the newest check of the timed step. Only one process of a sweep checks it."""
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     return next((record.step_divergence for record in newest if record.step_divergence), None)

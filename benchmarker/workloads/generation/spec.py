@@ -1,6 +1,6 @@
 """Config values of text generation: model, variants and grid.
 
-They are checked before torch is imported or a byte is downloaded. `generation_job.py` looks up the names of
+They are checked before torch is imported or anything is downloaded. `generation_job.py` looks up the names of
 quantizations and engines.
 """
 
@@ -19,24 +19,25 @@ from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, P
 from benchmarker.schema.model import AUTO, ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
 
-LONGEST_CHECKPOINT = 40  # Characters of a checkpoint's name that are part of a variant's name.
+LONGEST_CHECKPOINT = 40  # Maximum number of characters of a checkpoint's name in a variant's name.
 
 
 class VariantSpec(QuantSpec, VariantBase):
     """One variant: a quantization and an engine with their options."""
 
     checkpoint: str | None = None
-    """Folder, GGUF file or hub id of one checkpoint of the model. Without `quant`, its own quantization is measured."""
+    """Folder, GGUF file or hub id of a checkpoint of the model. `quant` is then by default the checkpoint's own."""
     engine: str = "eager"
-    """`eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a CUDA or HIP graph;
-    `compile` the same with the step compiled by torch; `native` adds benchmarker's own kernels, on a GPU."""
+    """`eager`: `model.generate`; `cuda_graph`: static KV cache, and a decode step captured as a CUDA or HIP graph;
+    `compile`: as `cuda_graph`, with the step compiled by torch; `native`: as `compile`, with benchmarker's GPU kernels.
+    """
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
     """Options of the engine."""
     gpus: Positive = 1
-    """GPUs of this host that share the model, beginning with `--device`; on a CPU, processes."""
+    """Number of GPUs of this host that share the model, beginning with `--device`; on a CPU, number of processes."""
     split: Split = "tensors"
-    """`tensors` divides every weight, so that all GPUs work on each token (tensor parallelism); `layers` gives each GPU
-    its own layers, so that they take turns, for a model that does not fit one GPU."""
+    """`tensors` divides every weight, so that all GPUs compute each token (tensor parallelism); `layers` gives each GPU
+    some of the layers, so that GPUs compute one after the other, for a model that does not fit into one GPU."""
 
     @model_validator(mode="after")
     def _several_gpus(self) -> Self:
@@ -87,11 +88,11 @@ class Point(NamedTuple):
     batch_size: int
     depth: int = 0
     has_distinct_prompts: bool = False
-    """True if each sequence of the batch has a different prompt or depth. False for a single sequence."""
+    """True if each sequence of the batch has a different prompt or context. False for a single sequence."""
 
     @property
     def positions(self) -> int:
-        """Positions of one sequence at the end of the cell; a prompt of text counts as one."""
+        """Length of one sequence at the end: depth + prompt + new tokens. A text prompt counts as one token."""
         return self.depth + (self.prompt_tokens or 1) + self.new_tokens
 
 
@@ -101,15 +102,15 @@ class Grid(GridBase):
     prompt_tokens: tuple[Positive, ...] = (3, 26)
     """Prompt lengths, cut from a text that ships with benchmarker."""
     prompts: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Prompt texts in place of prompt_tokens."""
+    """Prompt texts, in place of prompt_tokens."""
     new_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (50, 100)
-    """Tokens to generate: exactly that many, an end-of-text token does not stop it."""
+    """Exact number of tokens to generate; an end-of-text token does not end the generation."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
-    """Sequences at once. Each has a different prompt of the same length."""
+    """Sequences per generation. Each has a different prompt of the same length."""
     same_prompt: bool = False
-    """Give all sequences of a batch the same prompt. Texts of `prompts` are the same in any case."""
+    """Use the same prompt for all sequences of a batch. Prompt texts are always the same for all sequences."""
     depth: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0,)
-    """Tokens in the KV cache before the prompt. They are put there before the clock starts."""
+    """Tokens in the KV cache before the prompt. The cache is filled before the clock starts."""
 
     @model_validator(mode="after")
     def _something_to_ask(self) -> Self:
@@ -118,7 +119,7 @@ class Grid(GridBase):
         return self
 
     def points(self) -> list[Point]:
-        """Return every cell, the smallest first, so that running out of memory costs only larger ones."""
+        """Return every cell, smallest first: if memory runs out, only larger cells are lost."""
         sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
             (length, None) for length in self.prompt_tokens
         ]
@@ -140,12 +141,12 @@ class Grid(GridBase):
         return batch_size > 1 and not self.same_prompt and (text is None or depth > 0)
 
     def point_key(self, point: Point) -> dict[str, Any]:
-        """Return the values of a point for a result's key: without `has_distinct_prompts` if it is False, as
-        before there were distinct prompts."""
+        """Return the values of a point for the key of a result. `has_distinct_prompts` is left out if it is False, as
+        in older results."""
         return {name: value for name, value in point._asdict().items() if name != "has_distinct_prompts" or value}
 
     def text_of(self, point: Point) -> int | None:
-        """Return the number of a cell's prompt text, from 0; None for a prompt of a length."""
+        """Return the index in `prompts` of a cell's prompt text; None if the prompt is given by its length."""
         return None if point.prompt is None else self.prompts.index(point.prompt)
 
 
@@ -159,15 +160,15 @@ class GenerationSubject(ModelSubject):
     quality: QualitySpec = QualitySpec()
 
 
-TOKEN_S = 0.03  # First guess of a step, s, as of Qwen3-4B in fp16 by `generate`.
+TOKEN_S = 0.03  # First estimate of the seconds of a decode step: Qwen3-4B in fp16 by `generate`.
 SLOW_TOKEN_S = 0.5
 CPU_BYTES_PER_S = 0.8e9
-"""16-bit weights that a core reads and multiplies per second in `eager`: 0.83e9 measured with 135 million parameters on
-one Intel core, 0.74e9 with 4 billion on two AMD cores."""
+"""Bytes of 16-bit weights per second and core in the engine `eager`: 0.83e9 with 135 million parameters on one Intel
+core, 0.74e9 with 4 billion parameters on two AMD cores."""
 
 
 def guess_parameters(model_id: str) -> float:
-    """Return the parameters that a token uses, by a folder's files or a name (`30B-A3B`: 3e9); 0 if unknown."""
+    """Return the parameters used per token, by the files of a folder or the name (`30B-A3B`: 3e9); 0 if unknown."""
     if size_bytes := sum(path.stat().st_size for path in Path(model_id).expanduser().glob("*.safetensors")):
         return size_bytes / 2
     sizes = re.findall(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model_id.lower())
@@ -175,12 +176,12 @@ def guess_parameters(model_id: str) -> float:
 
 
 def checkpoint_of(model: ModelSpec, checkpoint: str | None) -> ModelSpec:
-    """Return a variant's checkpoint of a model; it has the model's options, and no revision."""
+    """Return `model` with the id `checkpoint` and without a revision; unchanged if `checkpoint` is None."""
     return model if checkpoint in (None, model.id) else model.model_copy(update={"id": checkpoint, "revision": None})
 
 
 class ModelJob(Job):
-    """One run of a variant of a model, with the properties that follow from the two."""
+    """One run of a variant of a model, with properties that depend on both."""
 
     subject: ModelSubject
     variant: VariantSpec
@@ -191,7 +192,7 @@ class ModelJob(Job):
 
     @property
     def model(self) -> ModelSpec:
-        """The model's checkpoint of this variant."""
+        """The checkpoint of the model that this variant loads."""
         return checkpoint_of(self.subject.model, self.variant.checkpoint)
 
     @property
@@ -219,14 +220,14 @@ class GenerationJob(ModelJob):
 
     @property
     def processes(self) -> int:
-        """This process, which measures the device's limits, and that of an external engine."""
+        """Number of processes on the device: this process, and the process of an external engine."""
         from benchmarker.engines.registry import MODEL_ENGINES
 
         return 1 if self.variant.engine in MODEL_ENGINES else 2
 
     @property
     def cpu_token_s(self) -> float:
-        """Estimate of a decode step on this CPU; 0 for a GPU and for a model of unknown size."""
+        """Estimated seconds of a decode step on this CPU; 0 for a GPU and for a model of unknown size."""
         from benchmarker.hardware.gpu import has_gpu_driver
         from benchmarker.hardware.read_environment import cores
 
@@ -252,7 +253,7 @@ class GenerationJob(ModelJob):
 
 
 class Experiment(ExperimentBase):
-    """A whole comparison, as in a config file."""
+    """A comparison of variants, as in a config file."""
 
     workload: Literal["generation"] = "generation"
     model: ModelSpec = ModelSpec()

@@ -90,7 +90,7 @@ METRICS = (
 )
 HEADLINE = "tok/s"
 RANKED_BY = ("decode", "tok/s")
-"""Metrics that rank. TTFT depends on the host and repeats badly; a cell of one new token has no decode rate."""
+"""Metrics that rank rows; tok/s ranks cells of one new token, which have no decode rate. TTFT varies with the host."""
 
 
 AXES = (
@@ -118,7 +118,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
     metrics = METRICS
     headline = HEADLINE
     ranked_by = RANKED_BY
-    # The default model's code imports nearly all that another model's does.
+    # The code of the default model imports nearly everything that the code of other models imports.
     imports = (
         "benchmarker.workloads.generation.generation_bench",
         "torch",
@@ -196,7 +196,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         )
 
     def point_text(self, point: Point) -> str:
-        """Return `26 x 100`, `26 x 100, batch 4`, or the beginning of a text prompt."""
+        """Return `26 x 100, batch 4` (prompt x new tokens); for a text prompt, the beginning of the text."""
         prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
         batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
         batch += ", same prompt" if point.batch_size > 1 and not point.has_distinct_prompts else ""
@@ -260,7 +260,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         from benchmarker.workloads.generation.reading.baseline import model_names
 
         names = model_names(records)
-        # The first record of a model has precedence.
+        # Reversed: the revision of a model's first record has precedence.
         revisions = {record.model.id: record.model.revision for record in reversed(records) if record.load}
 
         def revision(record: GenerationRecord) -> str | None:

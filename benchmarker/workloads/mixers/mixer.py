@@ -1,23 +1,23 @@
 """Mixers by their recurrence, their implementations by name, and FLOPs, bytes and state of one call.
 
-A linear mixer keeps a matrix of head_dim x value_dim for each head. A token writes into it (2 FLOPs per number) and
-reads from it (2 more); the delta rule first reads the value stored for the key (another 2):
+The state of a linear mixer is a matrix of head_dim x value_dim for each head. A token writes to the state (2 FLOPs per
+number of the state) and reads it (2 FLOPs); the delta rule also reads the value stored for the key (2 FLOPs):
 
     linear attention, retention   4 * head_dim * value_dim   per token and head
     gated delta rule              6 * head_dim * value_dim
 
-The backward pass has twice these products: the gradients of both factors of each. Softmax attention counts as in
-`attention_flops.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
-Kernels that work on chunks multiply more, which does not count.
+The backward pass has twice the products of the forward pass: a gradient for each factor of a product. Softmax attention
+counts as in `attention_flops.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that. Additional
+products of chunked kernels do not count.
 
-flash-linear-attention (fla 0.6.0) has kernels in Triton, with functions that take [batch, length, heads, width]. It
-imports on any machine with triton and runs only on a GPU. It may hand a call to another library's kernel, so the kernel
-that ran is checked by name.
+flash-linear-attention (fla 0.6.0) has kernels in Triton, with functions that take [batch, length, heads, width]. It can
+be imported on any machine with triton and runs only on a GPU. It may call a kernel of another library, so the name of
+the kernel that ran is checked.
 
-Those in torch alone are references: chunks of 64 positions, matrix products in float32 inside each chunk, a state
-between them, nothing fused. For decays a and strengths b, with G_i the sum of log a from the chunk's start to position
-i, and S0 the state at its start (Yang et al., "Gated Delta Networks", arXiv 2412.06464, section 3.3; chunks of linear
-attention: Hua et al., arXiv 2202.10447):
+Implementations in plain torch are reference implementations: chunks of 64 positions with float32 matrix products
+inside a chunk and a state between chunks, nothing fused. With decays a, strengths b, G_i = sum of log a from the
+chunk's start to position i, and S0 = state at the chunk's start (Yang et al., "Gated Delta Networks", arXiv 2412.06464,
+section 3.3; chunks of linear attention: Hua et al., arXiv 2202.10447):
 
     L_ij = exp(G_i - G_j) for j <= i, otherwise 0
     U    = v, or for the delta rule (I + lower(b k k^T L))^-1 (b v - b exp(G) k S0)
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Layout = Literal["heads first", "length first"]
-"""[batch, heads, length, width] or [batch, length, heads, width]. Each implementation gets its inputs in the layout
-that it prefers, so that no copy is timed."""
-GATE_BYTES = 4  # Bytes of one log decay, which is float32 in every type.
+"""[batch, heads, length, width] or [batch, length, heads, width]. Each implementation receives inputs in its own
+layout, so that no copy is timed."""
+GATE_BYTES = 4  # Bytes of one log decay, which is always float32.
 
 
 class Mixer(NamedTuple):
-    """Interaction of tokens. S is the state of one head, [head_dim, value_dim]; a is a decay, b a strength."""
+    """Formula by which tokens interact. S: state of one head, [head_dim, value_dim]; a: decay; b: strength."""
 
     name: MixerName
     state_products: int | None
-    """Multiplications per token in units of the state's size. None for softmax, which has no state of fixed size."""
+    """Multiplications per token / (head_dim * value_dim). None for softmax, whose state grows with the length."""
     is_gated_delta: bool = False
-    """True if each token has a decay and a strength as inputs, queries and keys are scaled to length 1, and the value
-    stored for the key is first subtracted from the state."""
+    """True for the gated delta rule: each token has a decay and a strength as inputs, queries and keys are scaled to
+    length 1, and a token replaces the value that the state stores for its key."""
 
 
 SOFTMAX = Mixer("softmax", None)  # o = softmax(q k^T / sqrt(head_dim)) v over all tokens so far.
@@ -73,11 +73,11 @@ GATED_DELTA = Mixer("gdn", 3, is_gated_delta=True)  # S = a S; S += k (b (v - S^
 @dataclass(frozen=True, kw_only=True)
 class MixerImplementation(Implementation):
     mixer: Mixer
-    source: str  # Source of its kernels: `torch`, `fla`.
+    source: str  # Library of the kernels: `torch` or `fla`.
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     layout: Layout = "heads first"
     packages: tuple[str, ...] = ("torch",)  # Packages whose versions are recorded.
-    wide_values: bool = True  # True if values may be wider or narrower than keys.
+    wide_values: bool = True  # True if value_dim may differ from head_dim.
     has_backward: bool = True
     writes_scores: bool = False  # True if the scores of all pairs go through memory.
 
@@ -114,15 +114,15 @@ def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
 
 
 def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
-    """Return the bytes of queries, keys, values and gates, and with a backward pass of the output's gradient."""
+    """Return the bytes of queries, keys, values and gates; with a backward pass, also of the output's gradient."""
     numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
     gate = GATE_BYTES + shape.element_bytes if mixer.is_gated_delta else 0
     return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
 
 
 def _bytes(mixer: Mixer, shape: MixerShape) -> int:
-    """Backward: read inputs and the output's gradient, write gradients; softmax also reads its output again and the
-    log-sum-exp of each row."""
+    """Return the bytes that one call reads and writes. Backward: read inputs and the output's gradient, write the
+    inputs' gradients; softmax also reads its output and log-sum-exp."""
     rows = shape.tokens * shape.heads
     inputs, output = input_bytes(mixer, shape._replace(mode="forward")), rows * shape.value_dim * shape.element_bytes
     if not shape.is_backward:
@@ -131,16 +131,16 @@ def _bytes(mixer: Mixer, shape: MixerShape) -> int:
 
 
 def least_bytes(mixer: Mixer, shape: MixerShape, *, writes_scores: bool) -> int:
-    """Return a lower bound of the memory: inputs, output, and the scores of an implementation that writes them."""
+    """Return a lower bound of the memory in bytes: inputs, output, and the scores if `writes_scores`."""
     scores = shape.batch_size * shape.heads * shape.seq_len**2 * shape.element_bytes if writes_scores else 0
     return _bytes(mixer, shape._replace(mode="forward")) + scores
 
 
-GATE_OFFSET = 4.0  # Added to the random number of a decay, so that half of the tokens keep more than 98 % of the state.
+GATE_OFFSET = 4.0  # Decay = sigmoid(random number + 4): half of the tokens keep more than 98 % of the state.
 CHUNK = 64
-EPSILON = 1e-10  # Added to the sum of the weights, as in fla.
+EPSILON = 1e-10  # Added to the sum of weights before a division, as in fla.
 COMPILER_REFUSED = "upgrade triton"
-"""Part of fla's message for a Triton that miscompiles a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
+"""Part of fla's error for versions of Triton that miscompile a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
 of the delta rule on Hopper (fla-org/flash-linear-attention, issue 640)."""
 
 
@@ -162,7 +162,7 @@ def open_chunked(mixer: Mixer, shape: MixerShape, device: str) -> Operation:
 
 
 def head_decay(mixer: Mixer, heads: int, device: str | torch.device) -> Tensor | None:
-    """Return the log of retention's constant decay of each head, float64; None for other mixers."""
+    """Return retention's log decay of each head, [heads], float64; None for other mixers."""
     import torch
 
     if mixer.name != "retention":
@@ -173,11 +173,11 @@ def head_decay(mixer: Mixer, heads: int, device: str | torch.device) -> Tensor |
 def chunked(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, strength: Tensor | None, *, is_normalized: bool
 ) -> Tensor:
-    """Return the output, [.., length, value_dim], for any length.
+    """Return the output of a linear mixer by chunks, [.., length, value_dim].
 
     Args:
-        query: [.., length, head_dim], as the key; the value is [.., length, value_dim].
-        log_decay: [.., length], as the strength. None for no decay, and for sums without the delta rule.
+        query: [.., length, head_dim], like `key`; `value` is [.., length, value_dim].
+        log_decay: [.., length], like `strength`. None without decay; `strength` is None without the delta rule.
     """
     import torch
     from torch.nn.functional import pad
@@ -196,7 +196,7 @@ def chunked(
     for number in range(decay_sums.shape[-2]):
         q, k, v = (tensor[..., number, :, :] for tensor in chunks)
         decay_sum = decay_sums[..., number, :]
-        # Above the diagonal the difference is positive and may overflow: tril before exp, and again after it.
+        # tril before exp, because differences above the diagonal may overflow; tril after exp, because exp(0) is 1.
         between = (decay_sum[..., :, None] - decay_sum[..., None, :]).tril().exp().tril()
         from_start, to_end = decay_sum.exp()[..., None], (decay_sum[..., -1:] - decay_sum).exp()[..., None]
         update = v
@@ -212,7 +212,7 @@ def chunked(
 
 
 def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
-    """Return queries or keys as the mixer takes them: of length 1, or after the feature map."""
+    """Return queries or keys as the mixer requires them: scaled to length 1, or after the feature map."""
     from torch.nn.functional import elu, normalize
 
     if mixer.is_gated_delta:
@@ -223,7 +223,7 @@ def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
 def _fla(mixer: Mixer, module: str, name: str, kernel: str, *, has_backward: bool = True) -> MixerImplementation:
     def open_function(shape: MixerShape, device: str) -> Operation:  # noqa: ARG001
         mix: Callable[..., tuple[Tensor, ...]] = getattr(import_module(f"fla.ops.{module}"), name)
-        # Normalization is an option of linear attention alone, and its default.
+        # Only fla's linear attention has the option `normalize`, which is True by default.
         options = {"normalize": shape.normalize} if mixer is LINEAR else {}
 
         def call(query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Tensor:
@@ -278,7 +278,7 @@ VARIANTS: dict[str, MixerImplementation] = {
     "retention-fla-chunk": _fla(RETENTION, "retention", "chunk_retention", r"chunk_fwd_kernel_[ho]"),
     "gdn-torch": _in_torch(GATED_DELTA),
     "gdn-fla-chunk": _fla(GATED_DELTA, "gated_delta_rule", "chunk_gated_delta_rule", r"chunk_gated_delta_rule_fwd"),
-    # A loop over positions, for decoding.
+    # fla's kernel for decoding, which loops over positions.
     "gdn-fla-recurrent": _fla(
         GATED_DELTA,
         "gated_delta_rule",
@@ -297,7 +297,7 @@ def implementation_of(name: str) -> MixerImplementation:
 
 @contextmanager
 def refused_compiler_is_unsupported() -> Iterator[None]:
-    """Turn fla's refusal of a Triton that miscompiles a kernel into UnsupportedError, in one line."""
+    """Turn fla's error about a version of Triton that miscompiles a kernel into UnsupportedError of one line."""
     try:
         yield
     except RuntimeError as error:

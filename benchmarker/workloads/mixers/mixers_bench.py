@@ -1,14 +1,14 @@
 """Measurement of one implementation of a mixer: inputs, reference in float64, and checks.
 
-Queries, keys, values, gates and the output's gradient are normal: the same numbers for every mixer before its own
-scaling. Linear attention applies its feature map to queries and keys. The delta rule scales them to length 1; its decay
-is sigmoid(x + 4) and its strength is sigmoid(x). All of this happens before timing.
+Queries, keys, values, gates and the output's gradient are the same normal random numbers for every mixer. Before
+timing, linear attention applies its feature map to queries and keys; the delta rule scales them to length 1, and its
+decay is sigmoid(x + 4) and its strength sigmoid(x).
 
-The reference is the recurrence of a mixer's paper, one token after the other, up to 512 positions. A longer sequence is
-compared with chunks in float64, whose first 512 positions must equal the recurrence. Heads are independent, so only the
-first and the last head of the last sequence are compared, at every position. Softmax is compared as in the workload
-attention. Later inputs must not change earlier outputs, and once per process and mode the lengths around the end of a
-chunk are compared too.
+Up to 512 positions, results are compared with the recurrence of the mixer's paper in float64, one token after the
+other. Longer sequences are compared with the chunked formula in float64, whose first 512 positions must equal the
+recurrence. Only the first and the last head of the last sequence are compared, at every position, because heads are
+independent. Softmax is compared as in the workload attention. A changed input must not change earlier outputs. Once per
+process and mode, the lengths around the end of a chunk are also compared.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ TRAINING = "training_step"
 MAX_COPIES = 64
 """Maximum number of input copies. Inputs that still fit in the cache with this many copies would be cached in a real
 model as well."""
-CHUNK_ENDS = (63, 64, 65, 127)  # Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks.
+CHUNK_ENDS = (63, 64, 65, 127)  # Lengths around the end of a chunk; most kernels have chunks of 64 positions.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 GATE_FACTOR = 3.0
-"""Factor of the tolerance for decays and strengths: their gradients are sums in which large numbers cancel."""
+"""Factor on the tolerance for gradients of decays and strengths, which are sums in which large numbers cancel."""
 RECURRENCE_LENGTH = 512
-REFERENCE_DISTANCE = 1e-9  # Largest distance between the recurrence and the chunks.
+REFERENCE_DISTANCE = 1e-9  # Largest relative difference between the recurrence and the chunked formula.
 COMPARED_HEADS = 2
 
 
@@ -62,7 +62,7 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
         cache_bytes: int | None = None,
         report: Callable[[str], object] | None = None,
     ) -> None:
-        """With `report`, models are trained on the subject's tasks after timing, each with a line of progress."""
+        """If `report` is given, models are trained on the subject's tasks after timing; `report` prints progress."""
         super().__init__(mixers.implementation_of(variant), device, cache_bytes)
         self._mixer, self._subject, self._report = self.implementation.mixer, subject, report
         self._chunk_end_errors: dict[bool, float] = {}
@@ -93,7 +93,7 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
 
     def copies(self, point: LengthPoint) -> list[calls.CallInputs]:
         shape = self.shape(point)
-        # A model's own tensors fill the cache: its mixer is checked on one copy and not timed by itself.
+        # In a training step the mixer is only checked, on one copy, and not timed by itself.
         most = 1 if point.mode == TRAINING else MAX_COPIES
         count = min(
             most, calls.copies_needed(mixers.input_bytes(self._mixer, shape), self.cache_bytes, kind=self.device.kind)
@@ -144,8 +144,8 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
         )
 
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: calls.CallInputs) -> float:
-        """Return the relative change of the outputs before the middle when all later inputs change. Raises
-        WrongResultError if it is larger than rounding."""
+        """Replace the second half of the inputs; return the relative change of the first half of the output. Raises
+        WrongResultError if the change exceeds the type's tolerance."""
         shape, first = ready.shape, ready.copies[0]
         middle, axis = shape.seq_len // 2, 2 if self.implementation.layout == "heads first" else 1
         if not middle:
@@ -162,7 +162,7 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
         return error
 
     def _chunk_end_error(self, shape: MixerShape) -> float:
-        """Return the largest error of an output around the end of a chunk, computed once per mode."""
+        """Return the largest error of an output at the lengths `CHUNK_ENDS`, computed once per mode."""
         if shape.is_backward not in self._chunk_end_errors:
             errors = []
             for length in CHUNK_ENDS:
@@ -195,7 +195,7 @@ def make_inputs(
 
 
 def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
-    """Return the SHA-256 of shape, seed and first random numbers: the same for every mixer and type."""
+    """Return the SHA-256 of shape, seed and first random numbers, which is the same for every mixer and type."""
     return calls.hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
 
 
@@ -214,8 +214,8 @@ def checked_errors(
     shape: MixerShape,
     suffix: str = "",
 ) -> tuple[MixersTensorError, ...]:
-    """Return the error of the output and of the gradients. Raises WrongResultError, with a suffix, if one is above its
-    tolerance or holds a number that is not finite."""
+    """Return the errors of the output and of the gradients. Raises WrongResultError, whose message ends with `suffix`,
+    if an error exceeds its tolerance or a result is not finite."""
     calls.check_finite(results)
     if implementation.mixer is mixers.SOFTMAX and shape.value_dim == shape.head_dim:
         checked = check_attention(results, inputs, mixers.softmax_shape(shape))
@@ -237,13 +237,13 @@ def checked_errors(
 
 
 def two_heads(tensor: Tensor, layout: mixers.Layout) -> Tensor:
-    """Return the first and the last head of the last sequence, [2, length, ..], or the only head."""
+    """Return the first and last head of the last sequence, [2, length, ..]; [1, length, ..] for a single head."""
     last = (tensor if layout == "heads first" else tensor.transpose(1, 2))[-1]
     return last[:: max(1, last.shape[0] - 1)][:COMPARED_HEADS]
 
 
 def reference(mixer: mixers.Mixer, inputs: calls.CallInputs, shape: MixerShape, layout: mixers.Layout) -> calls.Results:
-    """Return output and gradients of two heads, [2, length, ..]."""
+    """Return output and gradients in float64 of the heads that are compared, [2, length, ..]."""
     leaves = {
         name: two_heads(tensor.detach(), layout).double().requires_grad_(shape.is_backward)
         for name, tensor in inputs.named.items()
@@ -278,7 +278,7 @@ def _output(mixer: mixers.Mixer, leaves: Mapping[str, Tensor], shape: MixerShape
 def recurrence(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, strength: Tensor | None, *, is_normalized: bool
 ) -> Tensor:
-    """Return the output token by token, [heads, length, value_dim]. Arguments as in `chunked`."""
+    """Return the output of the recurrence, [heads, length, value_dim]. Arguments as in `chunked`."""
     state = value.new_zeros(value.shape[0], key.shape[-1], value.shape[-1])
     key_sum = torch.zeros_like(key[:, 0])
     outputs = []

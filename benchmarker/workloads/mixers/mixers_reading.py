@@ -1,13 +1,13 @@
-"""Reading of mixers' records: rows, the limit of a call, and sentences on several lengths.
+"""Evaluation of mixers' records: rows, the floor of a call's time, and sentences on its growth with the length.
 
     floor = max(FLOPs / matmul rate, bytes of inputs and outputs / bandwidth)
 
-A training step is not explained, since the kernels of its record are those of its mixer alone; nor is a call on a CPU,
-since the operators of a mixer cannot be identified.
+The time of a training step is not explained, because its record has only the kernels of the mixer; the time of a call
+on a CPU is not explained, because the operators of a mixer cannot be identified.
 
-Accuracies of tasks pool the tokens of all seeds, with Wilson's interval (Wilson, J. Am. Stat. Assoc. 22, 1927).
-Trainings with different seeds differ by more than that interval, so each seed's accuracy is shown too, and bits per
-token are compared pair by pair: the seeds of two mixers share their data and its order.
+The accuracy of a task is that of all seeds together, with Wilson's interval (Wilson, J. Am. Stat. Assoc. 22, 1927).
+Accuracies of different seeds differ by more than this interval and are also shown. Bits per token of two mixers are
+compared seed by seed, because the data and their order are the same for equal seeds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 class MixersRow(Row):
     misfit: MixersCell | None = None  # The cell if it ran out of memory.
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
-    """Seconds of all kernels of one profiled call, by round. Empty on a CPU, and for a training step, whose record has
-    only the kernels of its mixer."""
+    """Seconds of all kernels of one profiled call, by round. Empty on a CPU and for a training step, whose record has
+    only the kernels of the mixer."""
     tasks: tuple[TaskScore, ...] = ()
     mixer_share: float | None = None
-    """Share of the mixers in the FLOPs of a training step, which bounds the savings of another mixer."""
+    """Share of the mixers in the FLOPs of a training step: the largest share that another mixer can save."""
 
     @property
     def is_softmax(self) -> bool:
@@ -102,8 +102,8 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
 def _softmax_ratios(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
 ) -> tuple[Mapping[str, Ratios], dict[int, str]]:
-    """Return the ratios of each mixer's times by round to those of the fastest softmax, shortest length first, and the
-    fastest softmax at each length."""
+    """Return (time of the fastest softmax / time) of each mixer, paired by round, by length, shortest length first; and
+    the name of the fastest softmax at each length."""
     by_length: dict[int, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and seconds_of(row):
@@ -125,8 +125,8 @@ def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
 
 
 def crossing_text(variant: str, ratios: Ratios, best: Mapping[int, str]) -> str | None:
-    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths. The ratios
-    begin with the shortest length; `best` has the best softmax at each length."""
+    """Return a text on the length from which a mixer is faster than the best softmax; None for fewer than two lengths.
+    `ratios` begin with the shortest length; `best`: name of the best softmax by length."""
     if len(ratios) < 2:
         return None
     if spans := crossings(ratios):
@@ -145,8 +145,8 @@ def crossing_text(variant: str, ratios: Ratios, best: Mapping[int, str]) -> str 
 
 
 def kernels_text(ratios: Ratios) -> str:
-    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided, from the ratios of
-    the kernels' times without the host that launches them."""
+    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`; '' if undecided. `ratios` are those of
+    the kernels' times, without launches by the host."""
     start = "; its kernels alone are"
     if spans := crossings(ratios):
         texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
@@ -169,7 +169,7 @@ def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
 
 
 def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
-    """Yield bytes per token for each mode: those kept for the backward pass, or else those of the call's peak."""
+    """Yield sentences on memory in bytes per token: kept for the backward pass, or at the peak of the forward pass."""
     sizes: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for row in rows:
         fact = "kept" if row.cell and row.cell.mode != "forward" else "peak"
@@ -184,11 +184,11 @@ def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
 
 
 def slope(sizes: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
-    """Return the slope of the least-squares line through (tokens, bytes), in bytes per token, and the largest relative
-    distance of a size from the line; None for fewer than three numbers of tokens."""
+    """Fit a line to (tokens, bytes) by least squares. Return its slope in bytes per token, and the largest relative
+    distance of a point from it; None for fewer than three different numbers of tokens."""
     import numpy
 
-    # A line fits any two sizes.
+    # A line through two points has no distance from them.
     if len({tokens for tokens, _ in sizes}) < 3:
         return None
     tokens, measured = numpy.array(sizes, dtype=float).T
@@ -213,7 +213,7 @@ BITS_VERDICTS = {"faster": "fewer bits", "slower": "more bits"}
 class Learned(NamedTuple):
     variant: str
     scores: tuple[TaskScore, ...]
-    verdict: str | None  # Verdict on its bits per token relative to the baseline's.
+    verdict: str | None  # Verdict on the bits per token relative to the baseline: "fewer bits".
 
     @property
     def accuracy(self) -> tuple[float, float, float]:
@@ -221,14 +221,14 @@ class Learned(NamedTuple):
 
     @property
     def luck(self) -> str:
-        """Suffix of chance if guessing is as accurate, or better."""
+        """Suffix ", at chance" or ", below chance" if guessing is as accurate, or better; else ''."""
         _, low, high = self.accuracy
         chance = self.scores[0].chance
         return "" if chance < low else ", below chance" if high < chance else ", at chance"
 
 
 def learned(rows: Sequence[MixersRow]) -> list[Learned]:
-    """Return all variants, task by task. The rows are of one cell, so that each variant is there once."""
+    """Return the scores of each variant in each task. `rows` are those of one cell, with one row per variant."""
     by_task: dict[tuple[str, int], dict[str, list[TaskScore]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for score in row.tasks:
@@ -247,7 +247,7 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
 
 
 def _accuracies(entry: Learned) -> tuple[str, str, str]:
-    """Return the cells of accuracy, accuracy by seed, and chance, which a text does not have."""
+    """Return the texts for accuracy, accuracy by seed, and chance; dashes for the task bytes."""
     if entry.scores[0].task == "bytes":
         return MISSING, MISSING, MISSING
     share, low, high = (percent(value, places=1).removesuffix(" %") for value in entry.accuracy)

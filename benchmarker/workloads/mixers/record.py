@@ -14,11 +14,11 @@ MixerName = Literal["softmax", "linear", "gdn", "retention"]
 
 class MixersDemand(OperationDemand):
     flops: Positive
-    """FLOPs of the call: see `mixer.py`."""
+    """FLOPs of the call, by the formulas in `mixer.py`."""
     forward_flops: Positive
     """FLOPs of the forward pass."""
     state_floats: Positive
-    """Numbers that one sequence carries through the layer; for softmax they grow with the length."""
+    """Numbers in the state of one sequence; for softmax, in its keys and values."""
     mixer_flops: Positive | None = None
     """FLOPs of the mixers in a training step. None for a mixer alone."""
 
@@ -29,24 +29,24 @@ class BlockFacts(Plain):
     mixer_parameters: Positive
     """Parameters of one layer's mixer, with its projections."""
     mlp_width: Positive
-    """Width of the MLP, chosen to match the parameters."""
+    """Width of the MLP, chosen so that all models have equal numbers of parameters."""
     residual: float
-    """Parameters relative to the softmax model whose MLP is 4 times as wide as the model, minus 1."""
+    """Parameters / (parameters of the softmax model with an MLP of 4 times the model's width) - 1."""
     short_conv: bool
 
 
 class TaskScore(Plain):
     task: TaskName
     size: Positive
-    """Pairs of mqar, tokens of copy, bytes of a sequence."""
+    """Size of the task: pairs of mqar, tokens to copy, or bytes of a sequence."""
     seed: Count
     steps: Positive
     asked: Positive
-    """Tokens to predict."""
+    """Number of tokens to predict."""
     right: Count
-    """Tokens that were predicted correctly."""
+    """Number of tokens that were predicted correctly."""
     chance: Spent
-    """Share that guessing predicts correctly: among the values of the sequence for mqar, among all tokens for copy."""
+    """Share of correct guesses: among the values of the sequence for mqar, among all tokens for copy, 0 for bytes."""
     bits: Spent
     """Mean bits per token; for text, bits per byte."""
     parameters: Positive
@@ -62,20 +62,20 @@ class MixersChecked(OperationChecked):
     """Largest error that passes for output, queries, keys and values."""
     tensors: tuple[MixersTensorError, ...] = ()
     heads: Positive
-    """Heads that were compared: the first and the last, of the last sequence; all heads for softmax."""
+    """Number of compared heads: the first and the last head of the last sequence; all heads for softmax."""
     causal_error: Spent
-    """Relative change of the outputs before the middle when all later inputs change."""
+    """Relative change of the first half of the outputs if the second half of the inputs is replaced."""
     lengths: tuple[Positive, ...] = ()
-    """Lengths around the end of a chunk at which output and gradients were compared too, once per process."""
+    """Lengths around the end of a chunk at which output and gradients were also compared, once per process."""
     lengths_error: Spent | None = None
-    """Largest error of an output at those lengths."""
+    """Largest error of an output at the lengths around the end of a chunk."""
 
 
 class MixersCell(LengthCell):
     mode: MixerMode
     demand: MixersDemand | None = None
     least_bytes: Positive | None = None
-    """Lower bound of the memory: inputs, output, and scores if they are written to memory."""
+    """Lower bound of the memory in bytes: inputs, output, and scores if the variant writes them to memory."""
     free_bytes: Whole | None = None
     """Free memory of the device before the cell's inputs were made."""
     checked: MixersChecked | None = None
@@ -88,12 +88,12 @@ class MixersVariantFacts(VariantFacts):
     """Name in the registry."""
     mixer: MixerName
     implementation: str
-    """Source of its kernels."""
+    """Library of the kernels: `torch` or `fla`."""
 
 
 class MixersFacts(Plain):
     versions: dict[str, str]
-    """Versions of the libraries that the kernels come from."""
+    """Versions of the libraries that contain the kernels."""
 
 
 class MixersRecord(RunRecord):
@@ -105,7 +105,7 @@ class MixersRecord(RunRecord):
     cells: tuple[MixersCell, ...] = ()
     tasks: tuple[TaskScore, ...] = ()
     no_tasks: Missing | None = None
-    """Reason for missing tasks that were requested."""
+    """Reason why requested tasks are missing."""
 
     @property
     def form(self) -> dict[str, str]:

@@ -1,17 +1,17 @@
-"""Small language models around a mixer, their timed training step, and the tasks on which they are judged.
+"""Small language models with a mixer, their timed training step, and the tasks on which they are trained and judged.
 
     x += mixer(norm(x));  x += W2 gelu(W1 norm(x))
 
-All mixers have the same projections to heads * head_dim and back. Gated mixers add a decay and a strength per head;
-mixers whose outputs are sums scale them to a root mean square of 1, without weights. With `match: parameters` the width
-of the MLP compensates, so that every model has the parameters of the softmax model. Positions are learned. Weights are
-float32; in 16-bit types the products run under autocast, as in training.
+All mixers have the same projections to heads * head_dim and back. Gated mixers add a decay and a strength per head. A
+mixer whose outputs are not averages scales them to a root mean square of 1, without weights. With `match: parameters`,
+the width of the MLP is chosen so that every model has as many parameters as the softmax model. Position embeddings are
+learned. Weights are float32; for 16-bit types the products run under autocast, as usual in training.
 
 mqar, multi-query associative recall, follows Arora et al., "Zoology" (arXiv 2312.04927): pairs of a key and a value,
-then each key once more at a random position, where the model must predict the value. Keys and values are different
-tokens, drawn anew for every sequence, so that nothing can be memorized. copy: tokens, then the same tokens again.
-bytes: the shipped evaluation text, nine tenths for training and the last tenth held out. For one seed, every mixer sees
-the same sequences in the same order.
+then each key again at a random position, where the model must predict its value. Keys and values are different tokens,
+drawn at random for every sequence, so that the model cannot memorize pairs. copy: tokens, then the same tokens again.
+bytes: the shipped evaluation text, nine tenths for training and the last tenth held out. With the same seed, all mixers
+see the same sequences in the same order.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from benchmarker.workloads.training_step import TrainingStep, autocast
 Batch = tuple[Tensor, Tensor]
 """Tokens and labels, [batch, length]. The label of a position is the token to predict there."""
 CONVOLUTION = 4  # Positions of the short convolution.
-MLP_FACTOR = 4  # Width of the softmax model's MLP in units of the model's width.
+MLP_FACTOR = 4  # Width of the softmax model's MLP divided by the model's width.
 
 
 def mixer_parameters(mixer: mixers.Mixer, subject: spec.MixersSubject) -> int:
-    """Return the parameters of one layer's mixer: projections, gates, and convolution."""
+    """Return the number of parameters in one layer's mixer: projections, gates, and convolution."""
     value_dim, hidden = subject.value_dim or subject.head_dim, subject.block.hidden
     inner = subject.heads * (2 * subject.head_dim + value_dim)
     gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated_delta else 0
@@ -60,7 +60,7 @@ def mlp_width(mixer: mixers.Mixer, subject: spec.MixersSubject) -> int:
 
 
 def parameters_of(mixer: mixers.Mixer, subject: spec.MixersSubject, vocabulary: int, length: int) -> int:
-    """Return all parameters: embeddings of tokens and positions, blocks with two norms, the last norm, the head."""
+    """Return the number of all parameters: embeddings of tokens and positions, blocks, last norm, and head."""
     hidden = subject.block.hidden
     layer = mixer_parameters(mixer, subject) + 2 * hidden * mlp_width(mixer, subject) + 2 * hidden
     return subject.block.layers * layer + (2 * vocabulary + length + 1) * hidden
@@ -81,8 +81,8 @@ def block_facts(mixer: mixers.Mixer, subject: spec.MixersSubject, length: int) -
 def training_demand(mixer: mixers.Mixer, subject: spec.MixersSubject, point: LengthPoint) -> MixersDemand:
     """Return FLOPs and bytes of one training step.
 
-    FLOPs: 6 per multiplied weight and token, and those of the mixers. Bytes: each weight is read twice and its gradient
-    written; AdamW reads weight, gradient and two moments, and writes weight and moments.
+    FLOPs: 6 per token and weight of a matrix product, and the FLOPs of the mixers. Bytes: each weight is read twice and
+    its gradient written; AdamW reads weight, gradient and two moments, and writes weight and moments.
     """
     shape, block = spec.shape_of(subject, point), subject.block
     layer = mixers.demand_of(mixer, shape)
@@ -132,7 +132,7 @@ class MixerLayer(nn.Module):
             decay, strength = self.gates(hidden).float().chunk(2, dim=-1)
             arguments += [functional.logsigmoid(decay + mixers.GATE_OFFSET), strength.sigmoid()]
         dtype = getattr(torch, self._shape.dtype)
-        # The log decays (number 3) stay in float32.
+        # The log decays (argument 3) remain in float32.
         arguments = [tensor if number == 3 else tensor.to(dtype) for number, tensor in enumerate(arguments)]
         if self._is_heads_first:
             arguments = [tensor.transpose(1, 2).contiguous() for tensor in arguments]
@@ -151,7 +151,7 @@ def _feed_forward(hidden: int, width: int) -> nn.Module:
 
 
 class SmallModel(nn.Module):
-    """Language model: tokens [batch, length] to logits [batch, length, vocabulary]. One seed gives the same weights on
+    """Language model: tokens [batch, length] to logits [batch, length, vocabulary]. Equal seeds give equal weights on
     every device."""
 
     def __init__(
@@ -202,7 +202,7 @@ def _step_of(
 
 
 class ModelStep:
-    """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
+    """Callable that times one training step: forward, backward and AdamW on random tokens."""
 
     def __init__(
         self, implementation: MixerImplementation, subject: spec.MixersSubject, point: LengthPoint, device: Device
@@ -219,7 +219,7 @@ class ModelStep:
         return OperationSample(latency_s=self._step().latency_s)
 
     def passes(self) -> PassMemory:
-        """Run an untimed step; return its bytes of live tensors without weights and optimizer state."""
+        """Run an untimed step; return the peak bytes of its passes, minus weights and optimizer state."""
         memory = self._step.memory().model_dump()
         if (before := memory["before_bytes"]) is None:
             return PassMemory()
@@ -228,12 +228,12 @@ class ModelStep:
 
 
 IGNORED = -100  # Label of a position without a prediction, as in torch's cross_entropy.
-HELD_OUT_SEED = 10**6  # Offset of the seed of held-out data.
+HELD_OUT_SEED = 10**6  # Number that is added to the seed for held-out data.
 HELD_OUT_BATCHES = 8
 BYTES = 256
 MAX_EPOCHS = 4
-"""Passes over the text. Up to four teach almost as much as new text, later ones ever less (Muennighoff et al., arXiv
-2305.16264); after 22 passes the models of configs/mixers-block.yaml were overconfident."""
+"""Maximum number of passes over the text. Up to four passes are almost as good as new text, later passes are worse
+(Muennighoff et al., arXiv 2305.16264); after 22, the models of configs/mixers-block.yaml were overconfident."""
 
 
 class Setting(NamedTuple):
@@ -248,7 +248,7 @@ class Setting(NamedTuple):
         return BYTES if self.task == "bytes" else tasks.vocabulary
 
     def steps(self, tasks: spec.MixersTasks) -> int:
-        """Return the training steps; for text, at most MAX_EPOCHS passes."""
+        """Return the number of training steps; for the task bytes, at most MAX_EPOCHS passes over the text."""
         if self.task != "bytes":
             return tasks.steps
         most = MAX_EPOCHS * spec.training_bytes() // (tasks.batch_size * self.size)
@@ -325,7 +325,7 @@ def train(
 def scores(
     implementation: MixerImplementation, subject: spec.MixersSubject, device: Device, report: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Train on every task in every size, once per seed; return fields of the record."""
+    """Train on every task and size, once per seed; return the fields `tasks` and `no_tasks` of the record."""
     results: list[TaskScore] = []
     missing = None
     try:

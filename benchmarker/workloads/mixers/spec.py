@@ -16,7 +16,7 @@ MixerMode = Literal["forward", "forward_backward", "training_step"]
 FeatureMap = Literal["identity", "elu"]
 TaskName = Literal["mqar", "copy", "bytes"]
 
-TRAINING_SHARE = 0.9  # Share of the shipped text, from its start, that the task bytes trains on. The rest is held out.
+TRAINING_SHARE = 0.9  # Share of the shipped text, from its start, for training in the task bytes. The rest is held out.
 
 
 @cache
@@ -36,13 +36,13 @@ class MixersBlock(Plain):
     hidden: Positive = 256
     """Width of the model; the mixer's width is heads * head_dim."""
     layers: Positive = 4
-    """Blocks of a mixer and an MLP, each after a norm."""
+    """Number of blocks; a block is norm, mixer, norm, MLP."""
     vocabulary: Annotated[int, Field(gt=1)] = 256
-    """Vocabulary of the model whose training step is timed."""
+    """Vocabulary size of the model whose training step is timed."""
     short_conv: bool = False
     """Causal convolution over 4 positions after queries, keys and values, the same for every mixer."""
     match: Literal["parameters", "width"] = "parameters"
-    """Quantity that is equal for all mixers: parameters (chooses the MLP's width), or width (4 * hidden)."""
+    """Quantity that is equal for all mixers: parameters (by the MLP's width), or width of the MLP (4 * hidden)."""
 
 
 class MixersTasks(Plain):
@@ -51,13 +51,13 @@ class MixersTasks(Plain):
     names: tuple[TaskName, ...] = ()
     """mqar (recall of values by their keys), copy, bytes (the shipped text, byte by byte)."""
     pairs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4, 16)
-    """Key-value pairs of a sequence of mqar, which is 8 times as long."""
+    """Key-value pairs in a sequence of mqar, whose length is 8 * pairs."""
     copied: Annotated[tuple[Positive, ...], Field(min_length=1)] = (16,)
-    """Tokens to copy; the sequence is twice as long."""
+    """Tokens to copy; the length of a sequence is 2 * copied."""
     text_len: Positive = 256
-    """Bytes of a sequence of the task bytes."""
+    """Bytes in a sequence of the task bytes."""
     vocabulary: Annotated[int, Field(ge=4)] = 64
-    """Vocabulary of mqar and copy."""
+    """Vocabulary size of mqar and copy."""
     steps: Positive = 500
     """Training steps, equal for all mixers. The task bytes stops after four passes over the text."""
     batch_size: Positive = 64
@@ -65,7 +65,7 @@ class MixersTasks(Plain):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Constant learning rate of AdamW."""
     seeds: Positive = 3
-    """Trainings, each with its own weights and data order."""
+    """Number of trainings, each with its own initial weights and order of data."""
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
@@ -86,7 +86,7 @@ class MixersSubject(Plain):
     feature_map: FeatureMap = "identity"
     """Feature map of linear attention, applied to queries and keys before timing: identity, or elu (elu(x) + 1)."""
     normalize: bool = False
-    """Linear attention divides by the sum of its weights, which needs the feature map elu."""
+    """Divide the output of linear attention by the sum of its weights; requires the feature map elu."""
     seed: int = 0
     """Seed of the random inputs."""
     block: MixersBlock = MixersBlock()
@@ -101,12 +101,12 @@ class MixersSubject(Plain):
 
 class MixersVariant(VariantBase):
     variant: Annotated[str, Field(min_length=1)]
-    """A name of the registry: the mixer, then the implementation, such as gdn-fla-chunk."""
+    """Name of the mixer, then of its implementation, such as gdn-fla-chunk."""
 
 
 class MixersGrid(LengthGrid):
     mode: Annotated[tuple[MixerMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
-    """`forward` and `forward_backward` of the mixer alone; `training_step` of a small model around it."""
+    """`forward`, `forward_backward`: the mixer alone; `training_step`: a small language model with the mixer."""
 
 
 class MixersExperiment(ExperimentBase):

@@ -141,7 +141,7 @@ class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
 
 
 class MixersJudging(Judging[MixersJob, MixersRecord]):
-    """Models trained on tasks, once per implementation and seed."""
+    """Training of models on tasks, once per implementation and seed."""
 
     name = "tasks"
 

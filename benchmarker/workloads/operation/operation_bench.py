@@ -1,12 +1,12 @@
 """Measurement of one implementation of an operation.
 
-Order for each cell: one call, whose kernels a short profile names; output and gradients against float64; memory of
-both passes; then the clock. A call of 50 us would be lost in the host's launch and in the wait for the device. Each
-repeat therefore runs as many calls as take 20 ms together, over copies of the inputs in turn, and reports the mean of
-one call. Two device events around the same calls give a second measurement.
+Order for each cell: profile one call for its kernels; compare output and gradients with float64; measure the memory of
+both passes; time the calls. A single call of 50 us is shorter than its launch and the wait for the device. Therefore
+each repeat runs as many calls as take 20 ms together, alternating over copies of the inputs, and reports the mean time
+of a call. Two device events around the same calls give a second measurement.
 
-cuBLAS and inductor both read `torch.set_float32_matmul_precision` in torch 2.8 to 2.13. Setting only the newer
-`torch.backends.cuda.matmul.fp32_precision` makes older readers inside torch fail, so it serves only as the proof.
+`torch.set_float32_matmul_precision` sets the precision of float32 products for both cuBLAS and inductor in torch 2.8 to
+2.13. The newer `torch.backends.cuda.matmul.fp32_precision` is only read: set alone, it makes older code in torch fail.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarker.workloads.session import Bench, Session
 MatmulPrecision = Literal["ieee", "tf32"]
 Work = Callable[[CallInputs], object]
 ImplementationT = TypeVar("ImplementationT", bound=Implementation)
-RECORDED_KERNELS = 20  # Kernels that a record keeps.
+RECORDED_KERNELS = 20  # Maximum number of kernels in a record.
 NO_BACKEND = (
     "no available kernel",
     "no viable backend",
@@ -48,10 +48,10 @@ NO_BACKEND = (
     "forward unsupported",
     "backward unsupported",
 )
-"""Parts of torch's messages (lower case) if an operator has no kernel for a shape, type, device or backward pass."""
+"""Parts of torch's errors (lower case) for an operator without a kernel for a shape, type, device or backward pass."""
 GENERIC_WARNINGS = ("not used because", "runtime disabled")  # Parts of torch's warnings that give no reason.
 _FORWARD_ATTENTION = re.compile(r"(?i)^(?!autograd::)(?!.*Backward0$).*(attention|softmax|flex|CompiledFxGraph)")
-"""Operators that count on a CPU."""
+"""Names of the operators that `kernels_of` returns on a CPU."""
 
 
 def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, ...]:
@@ -145,7 +145,7 @@ class CallStep:
 
 
 def split_passes(both_s: float, forward_s: float) -> dict[str, float]:
-    """Return the seconds of each pass; empty if noise makes the forward pass seem the longer one."""
+    """Return the seconds of forward and backward pass; empty if, by noise, the forward pass took longer than both."""
     return {"forward": forward_s, "backward": both_s - forward_s} if both_s > forward_s else {}
 
 
@@ -169,7 +169,7 @@ def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -
 
 @contextmanager
 def matmul_precision(dtype: str) -> Iterator[MatmulPrecision | None]:
-    """Set the precision of float32 products for a type, and yield the one that torch reports; None for 16-bit types."""
+    """Set the precision of float32 products for `dtype`; yield the precision that torch reports, None for 16 bits."""
     if dtype not in ("float32", "tf32"):
         yield None
         return
@@ -192,7 +192,7 @@ class ReadyCall(NamedTuple):
 class OperationBench(Bench, ABC, Generic[ImplementationT]):
     def __init__(self, implementation: ImplementationT, device: Device, cache_bytes: int | None) -> None:
         self.implementation, self.device, self.cache_bytes = implementation, device, cache_bytes
-        # Holds the current cell alone, whose inputs may fill the device.
+        # Only the current cell: its inputs may fill the device's memory.
         self._ready: ReadyCall | None = None
 
     @abstractmethod
@@ -203,7 +203,7 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
 
     @abstractmethod
     def checked(self, ready: ReadyCall) -> OperationChecked:
-        """Compare a call with float64, after its inputs were overwritten in place. Raises WrongResultError."""
+        """Write new values into the inputs and compare a call with float64. Raises WrongResultError."""
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
         shape = self.shape(point)
@@ -212,8 +212,8 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
         return ReadyCall(shape, self.implementation.open(shape, self.device.torch_name), copies)
 
     def correct(self, point: LengthPoint) -> Mapping[str, Any]:
-        """Return the kernels of one call, its errors and its memory. Raises UnsupportedError if there is no kernel or
-        another implementation's kernel ran, and WrongResultError."""
+        """Return the kernels, errors and memory of one call. Raises UnsupportedError if no kernel or the kernel of
+        another implementation ran, and WrongResultError."""
         ready, fields = self.prove(point)
         passes = memory_of_passes(ready.operation, ready.copies[0], self.device)
         return {**fields, "passes": passes, "input_copies": len(ready.copies)}
@@ -244,8 +244,8 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
 
 @contextmanager
 def measured_limits(session: Session, dtype: str) -> Iterator[tuple[int | None, MatmulPrecision | None]]:
-    """Have the device's limits measured with the products' precision of a type, which stays set in the context. Yield
-    the bytes of the device's cache, None if unmeasured, and the precision that torch reports."""
+    """Set the matmul precision for `dtype` until the context ends, and measure the device's limits with it. Yield the
+    bytes of the device's cache, None if unmeasured, and the precision that torch reports."""
     with matmul_precision(dtype) as precision:
         session.ready()
         limits = session.record.limits

@@ -1,9 +1,9 @@
 """An implementation of an operation, the inputs and results of one call, and checks of the results.
 
-A kernel that is called again on the same inputs finds them in the cache, unlike in a model. Calls therefore alternate
-over copies: between two uses of one copy, at least one cache size of other copies was read.
+If a kernel is called again on the same inputs, they are in the cache, unlike in a model. Therefore calls alternate over
+copies of the inputs: between two uses of a copy, other copies of at least the size of the cache are read.
 
-Imports no torch, so that a refusal comes before anything is loaded.
+Importing this file needs no torch, so that wrong options are reported before torch is loaded.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ ANY_KERNEL: dict[Kind, str] = {"cuda": "", "rocm": "", "cpu": ""}
 
 UNKNOWN_CACHE_BYTES = 2**28
 MAX_COPY_BYTES = {"cuda": 2**33, "rocm": 2**33, "cpu": 2**28}
-"""Limit of all copies together; a larger single copy is allowed. On CPU, the cache of all sockets is reported."""
+"""Maximum bytes of all copies; a single copy may be larger. It is small for CPUs, which report all sockets' caches."""
 HASHED_NUMBERS = 2**16
 GRADIENT_NAMES: dict[str, TensorName] = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta"}
 
-Results = dict[TensorName, "Tensor"]  # Output `o` of a call, and with a backward pass the gradients of its inputs.
+Results = dict[TensorName, "Tensor"]  # Output `o` of a call; after a backward pass, also the gradients of its inputs.
 
 
 @dataclass(frozen=True)
 class Operation:
     call: Callable[..., Tensor]  # Takes queries, keys, values and gates; returns the output.
     around: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Context of several calls in a row: selecting a backend costs the host more than a launch."""
+    """Context around many calls, which selects the backend: selecting it takes longer than a launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Implementation:
     open: Callable[[Any, str], Operation]
     """Prepare the operation for a shape on a device (torch's name). Imports the libraries that it uses."""
     kernels: Mapping[Kind, str] = field(default_factory=dict)
-    """Pattern of one of its kernels' names (on CPU an operator's name) by kind of device. A missing kind is not
-    supported; an empty pattern matches any kernel."""
+    """Regular expression for the name of a kernel (on CPU, of an operator) that must run, by kind of device. A missing
+    kind is not supported; an empty expression matches any kernel."""
     dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
     modules: tuple[str, ...] = ()
     remedy: str = ""
@@ -100,19 +100,19 @@ class CallInputs:
         return self.tensors if self.gradient is None else (*self.tensors, self.gradient)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> CallInputs:
-        """Return the results for each tensor, as leaves that require a gradient if the tensors do."""
+        """Apply a function to each tensor; the results are leaves, which require a gradient if the tensors do."""
         named = {
             name: function(tensor.detach()).requires_grad_(tensor.requires_grad) for name, tensor in self.named.items()
         }
         return CallInputs(named, None if self.gradient is None else function(self.gradient))
 
     def copies(self, count: int) -> list[CallInputs]:
-        """Return these inputs and copies with every tensor rolled: as random as new numbers, and made much faster."""
+        """Return these inputs and copies with rolled tensors, which are made faster than new random numbers."""
         return [self, *(self.mapped(methodcaller("roll", number)) for number in range(1, count))]
 
 
 def copies_needed(copy_bytes: int, cache_bytes: int | None, *, kind: str) -> int:
-    """Return how many copies are needed: one, and enough others to fill the cache."""
+    """Return the number of copies: one, and enough others to fill the cache."""
     needed = 1 + -(-(cache_bytes or UNKNOWN_CACHE_BYTES) // copy_bytes)
     return max(1, min(needed, MAX_COPY_BYTES[kind] // copy_bytes))
 
@@ -138,7 +138,7 @@ def results_of(operation: Operation, inputs: CallInputs) -> Results:
             return {"o": output}
         gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
     named = {GRADIENT_NAMES[name]: gradient for name, gradient in zip(inputs.named, gradients, strict=True)}
-    # The caller compares the output once more, without its graph.
+    # Detached, because the caller keeps the output, which must not keep its graph alive.
     return {"o": output.detach(), **named}
 
 
@@ -155,8 +155,8 @@ def check_finite(results: Results) -> None:
 
 
 def fresh_results(operation: Operation, inputs: CallInputs, make_fresh: Callable[[], CallInputs]) -> Results:
-    """Return the results of a call after its inputs were overwritten in place, which detects results that are kept from
-    an earlier call. Raises WrongResultError if two calls, whose results are both alive, return the same memory."""
+    """Call, overwrite the inputs in place by new values, and return the results of another call: an implementation that
+    caches results is detected. Raises WrongResultError if two calls return the same memory while both are alive."""
     import torch
 
     first, second = results_of(operation, inputs), results_of(operation, inputs)

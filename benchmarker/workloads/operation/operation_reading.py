@@ -1,4 +1,4 @@
-"""Reading of the records of operations: the profiled call for an explanation, and series of lengths."""
+"""Evaluation of the records of operations: the profiled call for an explanation, and series of lengths."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def timed_call(
     products: tuple[Category, ...] = CATEGORIES,
     advice: Advice = CALL_ADVICE,
 ) -> Timed:
-    """Return the call for an explanation, given the seconds of each category of kernels in the profiled call, those in
-    which a kernel ran (by default the sum), and the categories of `products`, to which the floor applies."""
+    """Return the call for an explanation. `categories`: seconds by category of kernels in the profiled call; `busy_s`:
+    seconds in which any kernel ran, by default their sum; `products`: categories to which the floor applies."""
     kernels = () if call.on_cpu else call.cell.kernels
     phase = Phase(
         by="cpu" if call.on_cpu else "device",
@@ -110,7 +110,7 @@ class LengthSeries(NamedTuple):
 
 
 def length_series(keys: Sequence[CellKey]) -> list[LengthSeries]:
-    """Return the series of two lengths or more, by mode. A series of one number of tokens must add a cell."""
+    """Return series of at least two lengths for each mode: of equal batch size, and of equal tokens per batch."""
     series: list[LengthSeries] = []
     for mode in sorted({key["mode"] for key in keys}):
         members: dict[tuple[str, bool], list[CellKey]] = defaultdict(list)

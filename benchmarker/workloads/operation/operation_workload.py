@@ -1,4 +1,4 @@
-"""Axes, metrics and methods that the workloads of operations share."""
+"""Axes, metrics and methods that attention, mixers and context_parallel share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarker.workloads.operation.spec import mode_text
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
-SEED_FLAG = {"subject.seed": "--input-seed"}  # A sweep has a `--seed` of its own.
+SEED_FLAG = {"subject.seed": "--input-seed"}  # The option `--seed` is the seed of a sweep.
 
 
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")
@@ -39,7 +39,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "M": ("", 1e-6),
     "kfloat": ("", 1e-3),
 }
-"""Unit of a metric's value, and the factor that a table multiplies it by, by the last word of its heading."""
+"""Unit of a metric's value and the factor from this unit to the unit in tables, by the last word of its heading."""
 
 
 def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
@@ -49,7 +49,7 @@ def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
 def operation_metric(
     name: str, heading: str, formula: str, *, better: Literal["higher", "lower"] = "lower", **values: Any
 ) -> Metric:
-    """Return a metric. `values` are further fields of it: the function that computes it, and `combine`."""
+    """Return a metric. `values`: further fields of Metric, such as the function that computes it, and `combine`."""
     unit, scale = UNITS.get(heading.split()[-1], ("", 1.0))
     return Metric(name=name, heading=heading, unit=unit, scale=scale, better=better, formula=formula, **values)
 
@@ -65,7 +65,7 @@ def fact_metric(name: str, heading: str, of_cell: Callable[[Any], float | None],
 def share_metric(
     name: str, heading: str, formula: str, *, flops_of: Callable[[Any], int] = lambda demand: demand.flops
 ) -> Metric:
-    """Return a metric of FLOPs per second relative to the matmul rate that the same process measured."""
+    """Return a metric: FLOPs per second divided by the matmul rate that the same process measured."""
 
     def of_cell(record: RunRecord, cell: Any) -> float | None:
         if not record.limits or not cell.demand or not cell.samples:
@@ -128,7 +128,7 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         return field_options(self.job, flags=SEED_FLAG)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a batch size replace a config's tokens, and tokens its batch size."""
+        """Clear the config's `tokens` if a batch size was typed, and its `batch_size` if tokens were typed."""
         if typed.get("grid.tokens"):
             return {"grid.batch_size": [1], **typed}
         return {**typed, "grid.tokens": []} if typed.get("grid.batch_size") else dict(typed)

@@ -11,7 +11,7 @@ from benchmarker.schema.base import Plain
 from benchmarker.schema.job import GridBase, Positive
 
 OperationDType = Literal["float32", "tf32", "bfloat16", "float16"]
-"""`tf32` stores float32 and multiplies with 10 bits of fraction; `float32` multiplies in IEEE single precision."""
+"""`tf32`: float32 tensors, multiplied with 10 bits of fraction; `float32`: multiplied in IEEE single precision."""
 PassMode = Literal["forward", "forward_backward"]
 ELEMENT_BYTES: dict[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
@@ -30,7 +30,7 @@ class LengthGrid(GridBase):
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
     """Positions of one sequence."""
     tokens: tuple[Positive, ...] = ()
-    """Tokens of the whole batch. Replaces batch_size: each length gets the batch size tokens / seq_len."""
+    """Tokens of the whole batch, in place of batch_size: the batch size is tokens / seq_len."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Sequences per call."""
     mode: tuple[str, ...] = ("forward", "forward_backward")
@@ -45,7 +45,7 @@ class LengthGrid(GridBase):
         return self
 
     def points(self) -> list[LengthPoint]:
-        """Return every cell, smallest first: running out of memory then costs only the larger cells."""
+        """Return every cell, smallest first: if memory runs out, only larger cells are lost."""
         sizes = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
         sizes = sizes or list(product(self.seq_len, self.batch_size))
         return sorted({LengthPoint(*size, mode) for size, mode in product(sizes, self.mode)})
@@ -55,7 +55,7 @@ class AttentionHeads(Plain):
     heads: Positive = 16
     """Query heads."""
     kv_heads: Positive | None = None
-    """Key and value heads; each serves heads / kv_heads query heads. Default: as many as heads."""
+    """Key and value heads, each shared by heads / kv_heads query heads. Default: as many as `heads`."""
     head_dim: Positive = 128
     """Width of one head."""
 

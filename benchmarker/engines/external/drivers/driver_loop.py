@@ -1,7 +1,7 @@
 """Main program of a driver, which runs an engine inside the engine's own environment.
 
-Started as `python -I driver_loop.py FILE` with the driver's own module. Needs the standard library and the engine, and
-nothing of benchmarker. external/driver_process.py has the protocol.
+It is started as `python -I driver_loop.py FILE` with the engine's driver module. It needs the standard library and the
+engine, but not benchmarker. external/driver_process.py describes the protocol.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ MEMORY_WORDS = (
     "no available memory",
     "larger than the available",
 )
-"""Parts of engines' messages if memory ran out."""
+"""Parts of the error messages with which engines report that memory ran out."""
 PR_SET_PDEATHSIG = 1
 
 
 def main(path: str) -> None:
-    # Whatever engines print goes to standard error.
+    # Redirect the engine's output to standard error: standard output carries the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     if sys.platform == "linux":
-        # The driver ends with the process that started it.
+        # The kernel kills the driver if the process that started it ends.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     driver: Any = None
     before_bytes: int | None = None
@@ -44,7 +44,7 @@ def main(path: str) -> None:
             driver = driver or _load(path)
             if call == "open":
                 driver.import_engine(**arguments)
-                # Memory of the libraries is not the model's.
+                # Measured after the imports, because memory of libraries does not count as the model's.
                 before_bytes = resident_bytes("VmRSS")
             answer = _answer(driver, call, arguments)
             if call == "facts" and before_bytes is not None and answer["peak_bytes"] is not None:
@@ -69,7 +69,7 @@ def _answer(driver: Any, call: str, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def resident_bytes(field: str) -> int | None:
-    """Return the process's host memory: `VmRSS` for now, `VmHWM` for the peak; None outside Linux."""
+    """Return the process's host memory in bytes: current for `VmRSS`, peak for `VmHWM`; None outside Linux."""
     # The peak of `getrusage` includes that of the parent process.
     try:
         with open("/proc/self/status", encoding="ascii") as status:

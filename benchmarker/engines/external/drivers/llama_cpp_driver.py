@@ -1,9 +1,8 @@
 """Driver of llama.cpp through llama-cpp-python's low-level calls, with our token ids and our clock around every call.
 
-A step is `llama_decode` and `llama_synchronize`, as in llama-bench, followed by the choice of the likeliest token on
-the host, which llama-bench omits. The time of the choices is reported separately, and so is the median of
-`llama_decode` and `llama_synchronize`: the first two steps after a prompt take longer, because llama.cpp builds and
-records its graph anew.
+A step is `llama_decode` and `llama_synchronize`, as in llama-bench, followed by the argmax over the logits on the host,
+which llama-bench omits. The time of the argmax is reported separately, and so is the median time of `llama_decode` and
+`llama_synchronize`: the first two steps after a prompt take longer, because llama.cpp builds and records its graph.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from statistics import median
 from typing import Any
 
 DEFAULT_BATCH = 2048  # llama.cpp's default `n_batch`, the maximum number of tokens of one `llama_decode`.
-CONTEXT_STEP = 256  # Multiple to which llama.cpp rounds the KV cache's length.
+CONTEXT_STEP = 256  # llama.cpp rounds the KV cache's length up to a multiple of it.
 ERROR_LEVEL = 4
 QUANTIZED = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}  # LLAMA_FTYPE_MOSTLY_*, as llama.h numbers them.
 
@@ -38,7 +37,7 @@ class Driver:
         import numpy
 
         self._api, self._numpy = llama_cpp, numpy
-        # ctypes frees a callback without a reference.
+        # This reference keeps the callback alive: llama.cpp calls it later.
         self._log = llama_cpp.llama_log_callback(self._keep_error)
         llama_cpp.llama_log_set(self._log, None)
         llama_cpp.llama_backend_init()
@@ -105,11 +104,11 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], output: str, together: int, rows_from: int) -> dict[str, Any]:
-        """Feed a text, and write [positions, vocabulary] float32 log-probabilities to a file.
+        """Run a text through the model, and write log-probabilities, [positions, vocabulary], float32, to a file.
 
         Args:
-            together: Number of ids fed at once as the prompt; the others are fed one at a time.
-            rows_from: First position whose row is written.
+            together: Number of ids in the prefill; each other id is a decode step.
+            rows_from: First position whose log-probabilities are written.
         """
         self._make_room(1, len(ids), together)
         self._fill([])

@@ -1,7 +1,7 @@
 """Driver of the load generator `vllm bench serve`, which runs in vLLM's environment.
 
-Importing vLLM takes seconds: one process generates all loads of a variant. Prompts are token ids, so that their lengths
-are exact and no tokenizer is needed.
+One process generates all loads of a variant, because importing vLLM takes seconds. Prompts are token ids, so that
+their lengths are exact and no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Driver:
     def load(
         self, *, url: str, model: str, prompts: list[list[int]], new_tokens: int, options: list[str]
     ) -> dict[str, Any]:
-        """Send the prompts and return a list of each field in `PER_REQUEST`, in the order of the prompts."""
+        """Send the prompts to a server; return a list for each field in `PER_REQUEST`, with one value per prompt."""
         from vllm.benchmarks import serve
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -37,9 +37,9 @@ class Driver:
             [
                 *("--backend", "openai", "--endpoint", "/v1/completions", "--base-url", url, "--model", model),
                 *("--skip-tokenizer-init", "--dataset-name", "custom", "--num-prompts", str(len(prompts))),
-                # No request before the first one of the load.
+                # No request to check whether the server is ready.
                 *("--ready-check-timeout-sec", "0", "--disable-tqdm", "--save-detailed"),
-                # A server may close an idle connection just when it would be used again.
+                # A new connection per request: a server may close an idle connection while it is being reused.
                 *("--header", "Connection=close", "--ignore-eos", "--temperature", "0", *options),
             ]
         )
@@ -65,7 +65,7 @@ def _reader(base: type) -> type:
 
 
 def _usage_alone(message: str) -> str:
-    """Return llama-server's last message without its empty choice, which would count as a token and hide the usage."""
+    """Remove the empty choice from llama-server's last message: vLLM would count it as a token and skip the usage."""
     if '"usage"' not in message:
         return message
     data = json.loads(message.removeprefix("data: "))

@@ -1,8 +1,8 @@
 """Driver of SGLang, offline, with our token ids and our clock. Checked against the sources of SGLang 0.5.14.
 
-SGLang runs its scheduler in a process of its own, so that each clock reading includes a message between two processes,
-as for SGLang's users. Each sequence is a stream of two chunks, its first token and the rest: a chunk per token would
-take longer than a step of a large batch.
+SGLang runs its scheduler in a process of its own, so that each measured time includes a message between two processes,
+as for SGLang's users. Each sequence is streamed in two chunks, its first token and all others: a chunk per token would
+take longer than a decode step of a large batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Driver:
 
         self._clears_drafts = arguments.get("speculative_algorithm") == "NGRAM"
         started_ns = time.perf_counter_ns()
-        # Token ids in and out. The same prompt is repeated, and must be computed each time.
+        # Token ids in and out. No prefix cache: the same prompt is repeated, and must be computed each time.
         self._engine = sglang.Engine(
             **arguments,
             skip_tokenizer_init=True,
@@ -54,9 +54,9 @@ class Driver:
         if context:
             raise NotImplementedError("SGLang has no call that leaves a context in its cache before the clock starts")
         if self._clears_drafts:
-            # SGLang drafts from the tokens of all earlier requests, among them the repeats of this one.
+            # SGLang drafts from the tokens of all earlier requests, which include repeats of this prompt.
             self._engine.flush_cache()
-        # No min_new_tokens: its penalty reads the tokenizer, which is not loaded. ignore_eos is enough.
+        # ignore_eos without min_new_tokens, which would read the tokenizer, which is not loaded.
         parameters = {"max_new_tokens": new_tokens, "ignore_eos": True, "temperature": 0}
         first_ns: list[int] = []
 
@@ -87,7 +87,7 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Return the likeliest tokens by *prefill*: SGLang has no call that feeds given tokens to decode steps."""
+        """Return the likeliest tokens by *prefill*: SGLang cannot run decode steps over given tokens."""
         answer = self._engine.generate(
             input_ids=ids,
             sampling_params={"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
@@ -96,7 +96,7 @@ class Driver:
             top_logprobs_num=TOP,
         )
         meta = answer["meta_info"]
-        # The first position has no prediction; the prediction after the last one belongs to the new token.
+        # The first position has no prediction; the new token's row is the prediction after the last position.
         rows = [*meta["input_top_logprobs"][1:], meta["output_top_logprobs"][0]]
         return {
             "path": "prefill",
@@ -112,7 +112,7 @@ class Driver:
         if self._engine is None:
             return facts
         info = self._engine.get_server_info()
-        # In GiB, rounded to two decimals by SGLang's scheduler.
+        # SGLang's scheduler reports GiB, rounded to two decimals.
         memory = info["internal_states"][0]["memory_usage"]
         graphs = {f"cuda_graph_{phase}": info["cuda_graph_config"][phase]["backend"] for phase in ("decode", "prefill")}
         return {

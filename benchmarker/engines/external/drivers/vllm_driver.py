@@ -1,9 +1,9 @@
 """Driver of vLLM, offline and in one process, with our token ids, our clock, and vLLM's own request metrics.
 
-The calls are those of `LLM.generate` (`add_request`, then `step` until all requests are finished), with a reading of
-the clock after each step that returns tokens. A sequence returns its first token and then all others at once: outputs
-of every step would cost time for large batches. CUDA graphs, compilation, asynchronous scheduling and FlashAttention 3
-on Hopper are vLLM's defaults (0.24.0).
+The driver makes the calls of `LLM.generate` (`add_request`, then `step` until all requests are finished) and reads the
+clock after each step that returns tokens. vLLM returns the first token of a sequence and then all others at once: an
+output per step would cost time for large batches. CUDA graphs, compilation, asynchronous scheduling and
+FlashAttention 3 on Hopper are vLLM's defaults (0.24.0).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TOP = 100  # Number of likeliest tokens per position.
 TWO_OUTPUTS = 1 << 20  # Stream interval: vLLM returns the first token, then one output per interval, and the last.
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 BEFORE_HUMMING = "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel"
-"""Kernels that vLLM 0.24.0 prefers to Humming's, which its option linear_backend cannot name."""
+"""Kernels that vLLM 0.24.0 prefers to Humming's. They are disabled to select Humming, which linear_backend cannot."""
 SETTINGS = {
-    # One process, whose memory, kernels and model can be inspected.
+    # vLLM runs in this process, so that its memory, kernels and model can be inspected.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -28,7 +28,8 @@ SETTINGS = {
 
 
 def room_words(text: str) -> str | None:
-    """Return the remedy if one sequence does not fit into the KV cache (vllm/v1/core/kv_cache_utils.py, 0.32)."""
+    """Return a message with a remedy if `text` is vLLM's error that one sequence does not fit into the KV cache
+    (vllm/v1/core/kv_cache_utils.py, 0.32); else None."""
     if "KV cache is needed" not in text:
         return None
     longest = re.search(r"estimated maximum model length is (\d+)", text)
@@ -68,11 +69,11 @@ class Driver:
                 **arguments,
                 seed=0,
                 max_logprobs=TOP,
-                # Token ids in and out. The same prompt is repeated, and must be computed each time.
+                # Token ids in and out. No prefix cache: the same prompt is repeated, and must be computed each time.
                 skip_tokenizer_init=True,
                 enable_prefix_caching=False,
                 stream_interval=TWO_OUTPUTS,
-                # Without this a request has no metrics.
+                # Requests have metrics only if statistics are logged.
                 disable_log_stats=False,
             )
         except ValueError as error:
@@ -134,12 +135,12 @@ class Driver:
         return sum(metric.value for metric in self._llm.get_metrics() if metric.name == ACCEPTED)
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Return the likeliest tokens by *prefill*: vLLM has no call that feeds given tokens to decode steps."""
+        """Return the likeliest tokens by *prefill*: vLLM cannot run decode steps over given tokens."""
         from vllm import SamplingParams, TokensPrompt
 
         parameters = SamplingParams(temperature=0, max_tokens=1, logprobs=TOP, prompt_logprobs=TOP, detokenize=False)
         (answer,) = self._llm.generate([TokensPrompt(prompt_token_ids=ids)], parameters, use_tqdm=False)
-        # The first position has no prediction; the prediction after the last one belongs to the new token.
+        # The first position has no prediction; the new token's row is the prediction after the last position.
         rows = [*answer.prompt_logprobs[1:], answer.outputs[0].logprobs[0]]
         return {
             "path": "prefill",
@@ -193,7 +194,7 @@ def _weight_facts(model: Any) -> dict[str, Any]:
     kernels = Counter(name for module in quantized if (name := _kernel_name(module.quant_method, module)))
     backends = {_attention_name(module.impl) for module in model.modules() if hasattr(module, "impl")}
     layers = {"linear_methods": dict(methods), "linear_kernels": dict(kernels), "attention": sorted(backends)}
-    # On the CPU vLLM moves the linears' weights out of the model's parameters; the rest would be mistaken for all.
+    # On the CPU, vLLM moves the linears' weights out of the model's parameters, so that their sum would be too small.
     if next(iter(model.parameters())).device.type == "cpu":
         return layers
     storages = {}
@@ -207,7 +208,7 @@ def _weight_facts(model: Any) -> dict[str, Any]:
 
 
 def _kernel_name(method: Any, layer: Any) -> str | None:
-    """Return the class of a linear's kernel, which vLLM keeps in its method or in its compressed-tensors scheme."""
+    """Return the class of a linear's kernel, which is an attribute of its quantization method or of the scheme."""
     owners = (method, getattr(layer, "scheme", None))
     kernels = (getattr(owner, name, None) for owner in owners for name in ("kernel", "fp8_linear"))
     return next((type(kernel).__name__ for kernel in kernels if kernel is not None), None)

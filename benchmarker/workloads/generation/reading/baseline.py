@@ -1,4 +1,4 @@
-"""Identity of variants, the baseline, and the quantities that a budget can limit."""
+"""Keys of cells, comparison of rows with the baseline's row, and the quantities that a budget can limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     cell_keys: list[CellKey] = []
     for cell in record.cells:
         shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth, cell.distinct_prompts > 1
-        # Older records lack the number of the text: their cells are numbered in their order.
+        # Older records have no `text`: their cells of equal shape are numbered in their order.
         pairs = (
             ("batch_size", cell.batch_size),
             ("prompt_tokens", cell.prompt_tokens),
@@ -45,10 +45,10 @@ def keys(record: GenerationRecord) -> list[CellKey]:
 
 
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-    """Return the rows with values that follow from the baseline's row.
+    """Return the rows, with the values added that depend on the baseline's row.
 
-    Perplexities and divergences that do not compare with the baseline's are removed. If the baseline was not judged,
-    the first judged row is the standard.
+    Perplexities and divergences are removed if they were measured differently from the baseline's. If the baseline's
+    quality was not measured, the first measured quality replaces it.
     """
     bases = {row.cell: row for row in rows if row.variant == baseline}
     judged = [row for row in rows if row.quality]
@@ -61,7 +61,7 @@ def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[
 def _beside(
     row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow], base_quality: Quality | None
 ) -> GenerationRow:
-    """Return the row with its texts compared with the baseline's and those of `generate`, and its best speed-up."""
+    """Return the row with comparisons of its texts with the baseline and the eager engine, and its largest speed-up."""
     eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
     texts = replace(
         row,
@@ -73,7 +73,7 @@ def _beside(
     )
     if row.step_demand is None or base.step_demand is None or base.limits is None or row is base:
         return texts
-    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
+    # Both floors use the baseline's limits: two measurements of one bandwidth differ, but not because of the variants.
     best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
     peer = peer_of(row, base, rows)
     reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
@@ -83,11 +83,11 @@ def _beside(
 def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:
     if row.quality is None or standard is None:
         return row
-    # A prefill is another computation than the step that is timed, and not the one that the row's speed is of.
+    # Quality of a prefill is not comparable with quality of a decode step, the computation that is timed.
     if row.quality.measured_on != standard.measured_on or row.quality.path != standard.path:
         return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
     if row.quality.top_k != standard.top_k:
-        # Divergences depend on the number of tokens that were kept, perplexities do not.
+        # Divergences depend on the number of likeliest tokens that are compared; perplexities do not.
         return replace(row, kl_divergence=None)
     return row
 
@@ -95,7 +95,7 @@ def _without_incomparable(row: GenerationRow, standard: Quality | None) -> Gener
 def _of_quality(
     field: str, error_field: str, units: Mapping[str, float], form: Callable[[float], str], meaning: str = ""
 ) -> Limitable:
-    """Return a field of a row and its standard error, a field of `Quality`, as a quantity; limits allow two errors."""
+    """Return a quantity: the row's `field`, with an interval of two standard errors (`error_field` of `Quality`)."""
 
     def value(row: GenerationRow) -> float | Estimate | None:
         measured = getattr(row, field)
@@ -132,7 +132,7 @@ LIMITABLE: Mapping[str, Limitable] = {
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
-    """Return the row of the baseline's quantization in the row's cell and engine; None for that row itself."""
+    """Return the row with the baseline's quantization in `row`'s cell and engine; None if `row` has it itself."""
     if row.weights == base.weights:
         return None
     if row.engine == base.engine:
@@ -145,7 +145,7 @@ def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, weights: str
 
 
 def greedy_tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """Return the number of equal leading tokens of two texts; None if one is empty."""
+    """Return the number of equal leading tokens of two texts; None if a text is empty."""
     if not first or not second:
         return None
     shorter = min(len(first), len(second))
@@ -156,11 +156,11 @@ FORM_WORDS = re.compile(
     r"gptq|gptqmodel|awq|hqq|autoround|bnb|nf4|fp8|quantized|sym|int[48]|[48]|[48]?bits?|w\d+a\d+|g?(32|64|128)",
     re.IGNORECASE,
 )
-"""Parts of a quantized checkpoint's name after the model's name."""
+"""Words that may follow the model's name in the name of a quantized checkpoint: Qwen3-4B-AWQ-4bit."""
 
 
 def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
-    """Return a common name for each model: its own, or that of an equal model with another name."""
+    """Return a name for each model's name: the first name of a model with equal files, or the base of a checkpoint."""
     by_files: dict[str, str] = {}
     common: dict[str, str] = {}
     for record in records:
@@ -176,7 +176,7 @@ def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
 
 
 def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return a line for each model that was recognized as a quantized checkpoint of another."""
+    """Return a line for each model that was recognized as a quantized checkpoint of another model."""
     names = list(dict.fromkeys(record.model.id for record in records))
     return [
         f"{plain_line(name)} is taken for a quantized checkpoint of {plain_line(base)}, by its name and its shapes."

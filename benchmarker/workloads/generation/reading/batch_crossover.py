@@ -1,7 +1,7 @@
-"""Largest batch at which a quantization is faster than the unquantized variant, and shortest prompt at which it is
+"""Largest batch at which a quantization is faster than the unquantized variant, and shortest prompt at which prefill is
 slower.
 
-For r = y / x with intervals x * exp(+-u) and y * exp(+-v), the interval of r is r * exp(+-sqrt(u^2 + v^2)).
+If x and y have the intervals x * exp(+-u) and y * exp(+-v), y / x has the interval y / x * exp(+-sqrt(u^2 + v^2)).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
 }
 
 PREFILL_TOKENS = 256
-"""Shortest prompt for which prefill is compared: shorter ones wait for the weights or the host, as decoding does."""
+"""Shortest prompt for which prefill is compared. Like decoding, shorter prefills are limited by weights or host."""
 
 
 def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return sentences for each quantization: on batches for request and decode, and on prompts for prefill."""
+    """Return sentences on each quantization: its largest faster batch, and its shortest prompt of slower prefill."""
     lines = []
     for (variant, peer, cell), per_batch in _series(over_batches(rows), baseline, "batch_size").items():
         for what, time in TIMES.items():
             if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
                 lines.append(f"{words} ({_shape(cell)}).")
-    # A prefill does not depend on the number of new tokens.
+    # Prefill does not depend on `new_tokens`, so rows with different numbers of new tokens form one series.
     for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens", "new_tokens").items():
         if max(per_prompt) >= PREFILL_TOKENS and (
             words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft))

@@ -1,4 +1,4 @@
-"""Advice for each bound of a token's time, with the option of `benchmarker run` if there is one."""
+"""Advice for each part of a token's time, with the option of `benchmarker run` that follows it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarker.schema.record import Profile
 from benchmarker.workloads.generation.record import GenerationRecord
 
 UNCAPTURED = frozenset({"ExllamaV2Linear"})
-"""Classes of layers that launch on the default stream, which a graph does not capture."""
-TOUCHED_BELOW = 0.05  # Share of a token's time that fewer bits could shorten; below it quantization cannot help.
+"""Classes of layers that launch kernels on the default stream, which a graph cannot capture."""
+TOUCHED_BELOW = 0.05  # Share of a token's time spent on weights, below which quantization cannot help.
 FUSES = f"{code('--engine compile')} fuses casts and small kernels"
 
 
 def can_be_captured(record: GenerationRecord) -> bool:
-    """Return whether a graph can contain the variant's kernels."""
+    """Return True if a graph can capture the variant's kernels."""
     return record.load is None or not UNCAPTURED & set(record.load.linear_classes)
 
 
@@ -79,14 +79,14 @@ def _better_products(timed: Timed) -> str:
 
 
 def _dequantize(timed: Timed) -> str:
-    """Return the advice by quantization and device."""
+    """Return the advice for time spent on dequantization, by quantization and device."""
     wanted = "A kernel that multiplies the packed weights saves it"
     quant, engine = _record(timed).variant.quant, _engine(timed)
     if quant == "int8" and not _is_fused(timed):
         return f"{wanted}: {code('--engine compile')} fuses the conversion into the product."
     if quant == "gptq":
-        # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
-        # ExLlamaV2's cannot be captured.
+        # gptqmodel's triton kernel dequantizes weights and leaves the product to a 16-bit GEMM.
+        # ExLlamaV2's kernel cannot be captured.
         on_cuda = "exllama_v2" if engine == "eager" else "marlin"
         kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(timed.record.environment.device.kind or "")
         if kernel is None:
@@ -126,7 +126,7 @@ ADVICE: Advice = {
 
 
 def communication(profile: Profile, phase: Phase, *, total_s: float) -> tuple[str, ...]:
-    """Return a sentence on the communication of a profiled token; `total_s` is its time without the profiler."""
+    """Return a sentence on communication between GPUs per token. `total_s`: a token's time without the profiler."""
     kernels = [kernel for kernel in profile.kernels if category(kernel.name) == "communication"]
     times = [kernel.sections["decode"] for kernel in kernels if "decode" in kernel.sections]
     if not (times and phase.is_decode):

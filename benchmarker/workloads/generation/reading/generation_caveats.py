@@ -48,7 +48,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     )
 
 
-MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a variant has a caveat.
+MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a caveat is printed for a quantized variant.
 
 
 def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
@@ -70,7 +70,7 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def _routing(rows: Sequence[GenerationRow]) -> list[str]:
-    """Return the experts that a decode step reads, and the bytes of the library's copies of them."""
+    """Return sentences on the number of experts that a decode step reads, and on the library's copies of experts."""
     lines = []
     for row in rows:
         work = row.step_demand
@@ -84,7 +84,7 @@ def _routing(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def _whole_calls(rows: Sequence[GenerationRow]) -> list[str]:
-    """Return why the rows of a cell are ranked by the whole call."""
+    """Return a sentence on the batches whose rows are ranked by the whole call instead of the decode rate."""
     ranked = [row for row in rows if row.is_ranked_by_call]
     engines = names(dict.fromkeys(row.engine for row in ranked if row.mixes_prefill))
     batches = ", ".join(str(size) for size in sorted({row.cell.batch_size for row in ranked if row.cell}))
@@ -101,7 +101,7 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
     caches: dict[str, list[str]] = defaultdict(list)
     for record in records:
-        # A layer that is compiled for all layers is also captured, which needs a GPU.
+        # One layer is compiled for all layers only if the step is captured, so this is a GPU.
         if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
             caches[record.variant.name].append(record.engine.setup_cache)
     variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]
@@ -113,10 +113,10 @@ def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the variants whose greedy text differs between rounds: something changed, or is not deterministic."""
+    """Return a caveat on variants whose greedy text differs between rounds, which indicates a change or randomness."""
     firsts: dict[tuple[str, str, CellKey], tuple[int, ...]] = {}
     others: dict[str, dict[CellKey, str]] = {}
-    # Single runs were made at any time, with anything.
+    # Only runs of a sweep: single runs may have been made with other settings or versions.
     for record in sorted((record for record in records if record.sweep), key=lambda each: each.moment):
         name = record.variant.name
         for key, cell in zip(keys_of(record), record.cells, strict=True):
@@ -139,7 +139,7 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return why quality, tasks, floor or the check of the step are missing in all processes of a variant."""
+    """Return reasons why quality, tasks, floor or the check of the step are missing in all processes of a variant."""
     results = [
         (kind, record.variant.name, result, refusal)
         for record in records
@@ -159,14 +159,14 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
-    """Return the kernels of a decode step that no other program has, and the details of external engines."""
+    """Return notes on benchmarker's own kernels in a decode step, and on details of an external engine."""
     ours = "; ".join(use.words() for use in engine.kernels_used if use.origin == "benchmarker")
     cache = f"its KV cache is {engine.kv_cache_stored}" if engine.kv_cache_stored else ""
     return [*filter(None, (ours, cache)), *(external_notes(engine.external) if engine.external else [])]
 
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:
-    """Return the storage types of a GGUF file's tensors."""
+    """Return a note on the storage types of a GGUF file's tensors."""
     types = ", ".join(
         f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
     )
@@ -179,16 +179,16 @@ CLOCKS = {
     "has a token",
     "time per token": "its time per token begins at the sequence's own first token, ours when every sequence has one",
 }
-"""Why an engine's own times differ from our clock's."""
+"""Reason why a time reported by an engine differs from the time by our clock."""
 SHOWN_SETTINGS = (
     *("dtype", "cudagraph_mode", "cuda_graph_decode", "cuda_graph_prefill", "async_scheduling", "enable_torch_compile"),
     *("max_num_seqs", "max_num_batched_tokens", "chunked_prefill_size", "flash_attention", "threads"),
 )
-"""Settings that decide an engine's speed."""
+"""Names of the engine settings that notes show, because they affect the speed."""
 
 
 def settings_note(facts: ExternalFacts) -> str:
-    """Return kernels and settings of an engine in one line."""
+    """Return a line with the kernels and settings of an engine."""
     kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
     given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
     parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
@@ -196,7 +196,7 @@ def settings_note(facts: ExternalFacts) -> str:
 
 
 def external_notes(facts: ExternalFacts) -> list[str]:
-    """Return details of external engines' variants, and differences of their own times from our clock."""
+    """Return notes on an external engine: its details, and differences between its reported times and our clock."""
     notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
@@ -210,7 +210,7 @@ def external_notes(facts: ExternalFacts) -> list[str]:
         times = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
         line = f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
         line += f"{percent(facts.disagreement, places=0)}, more than {percent(DISAGREEMENT, places=0)}"
-        # Without the two differences, as in older records, no reason is known.
+        # Older records have neither difference, and no reason is printed.
         notes.append(line + "".join(f"; {CLOCKS[name]}" for name in times))
     return notes
 
@@ -234,7 +234,7 @@ def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the share of a step that each external engine spends on choosing the token."""
+    """Return notes on the share of a decode step that each external engine spends on choosing the token on the host."""
     facts: dict[str, list[ExternalFacts]] = defaultdict(list)
     for record in records:
         external = record.engine.external if record.engine else None

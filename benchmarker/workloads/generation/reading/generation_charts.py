@@ -1,4 +1,4 @@
-"""Charts of text generation in the order of the page."""
+"""Charts of text generation, in the order in which a page shows them."""
 
 from __future__ import annotations
 

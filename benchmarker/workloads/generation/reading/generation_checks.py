@@ -1,4 +1,4 @@
-"""Checks of one record of text generation beyond those of every record."""
+"""Checks of a record in `benchmarker verify` that only text generation has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarker.comparison.rows import keys_of
 from benchmarker.workloads.generation.architecture import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
-DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest time between the last token and the end that can be draining, s.
+DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest wait after the last token: seconds, or share of the latency if longer.
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:

@@ -28,11 +28,11 @@ Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 
 DISTINCT = ("prompts", "distinct")
-"""Axis of a key whose batch has distinct prompts. Other keys lack it, as those of older records."""
+"""(axis, value) in the keys of cells whose batch has distinct prompts. All other keys do not have this axis."""
 
 
 class GenerationKey(CellKey):
-    """Shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
+    """Key of a cell: the shape of a generation. `text` numbers the prompt texts of equal length, from 0."""
 
     @property
     def has_distinct_prompts(self) -> bool:
@@ -40,7 +40,7 @@ class GenerationKey(CellKey):
 
     @property
     def words(self) -> str:
-        """Cell in a sentence: `prompt 26, 100 new tokens, batch 1`."""
+        """Text of the cell in a sentence: `prompt 26, 100 new tokens, batch 1`."""
         values = dict(self.pairs)
         shape = {"prompt_tokens": "prompt {}", "new_tokens": "{} new tokens", "batch_size": "batch {}"}
         words = [text.format(values[name]) for name, text in shape.items() if name in values]
@@ -63,21 +63,21 @@ class GenerationKey(CellKey):
 
     @property
     def context(self) -> tuple[int, int, int, bool]:
-        """Axes that a decode step depends on."""
+        """Values of the axes on which the time of a decode step depends."""
         return self.batch_size, self.prompt_tokens, self.depth, self.has_distinct_prompts
 
 
-ROUNDING_GAP = 0.05  # Nats. Two tokens closer than this may swap if 16-bit arithmetic runs in another order.
+ROUNDING_GAP = 0.05  # Difference of log-probabilities, in nats, below which rounding in 16 bits may swap two tokens.
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """First difference of one row's texts from the baseline's."""
+    """First difference between the greedy texts of a row and those of the baseline."""
 
     prompts: int  # Number of compared texts.
     same: int  # Number of equal texts.
     token: int | None  # Earliest token that differs, counted from 1; None if all texts are equal.
-    gap: float | None  # Largest gap between the two most likely tokens at a first difference, nats; None if unknown.
+    gap: float | None  # Log-probability gap, nats, of the two likeliest tokens there, largest of all texts.
 
     @property
     def verdict(self) -> str:
@@ -89,7 +89,7 @@ class FirstDifference:
 
 
 def first_difference(quality: Quality | None, baseline: Quality | None) -> FirstDifference | None:
-    """Return the first token that differs between two qualities' greedy texts; None without texts of equal prompts."""
+    """Compare the greedy texts of two measurements of quality; None if their prompts differ or a text is missing."""
     if quality is None or baseline is None or quality.measured_on != baseline.measured_on:
         return None
     pairs = list(zip(quality.greedy, baseline.greedy, strict=False))
@@ -102,7 +102,7 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
         if place is None:
             continue
         places.append(place)
-        # Both engines read the same tokens before it, so that either gap is valid.
+        # Both engines read the same tokens before the first difference, so the gap of either engine is valid.
         gaps.append(next((measured.gaps[place] for measured in (standard, text) if measured.gaps), None))
     measured = [gap for gap in gaps if gap is not None]
     return FirstDifference(
@@ -121,35 +121,35 @@ ENERGY_CAPTION = (
 
 @dataclass(frozen=True)
 class GenerationRow(Row):
-    """One variant in one cell. `comparable` removes qualities that do not compare; `quality` keeps them."""
+    """One variant in one cell. `quality` is present even if it is not comparable with the baseline's."""
 
     model: str = ""
     weight_bytes: int | None = None
-    working_bytes: int | None = None  # Peak on a GPU without the weights, and without a reserved KV cache.
-    reserved_kv_bytes: int | None = None  # KV cache that an external engine reserves, whatever the cell needs.
+    working_bytes: int | None = None  # Peak memory on a GPU minus weights and reserved KV cache.
+    reserved_kv_bytes: int | None = None  # Bytes that an external engine reserves for the KV cache of any cell.
     bits_per_weight: float | None = None
-    quantized_fraction: float | None = None  # Share of the parameters in fewer than 16 bits.
-    weights: str = ""  # Quantization with the storage of the output layer: `gptq lm_head=int8`.
+    quantized_fraction: float | None = None  # Share of the parameters that are stored in fewer than 16 bits.
+    weights: str = ""  # Quantization of weights, output layer and KV cache: `gptq lm_head=int8`.
     load_s: float | None = None
     setup_s: float | None = None
-    setup_cold_s: float | None = None  # Set-up time with an empty compiler cache, s; the next field with a filled one.
+    setup_cold_s: float | None = None  # Seconds of set-up with an empty compiler cache; `setup_warm_s`: a filled cache.
     setup_warm_s: float | None = None
-    mbu: float | None = None  # Share of the memory bandwidth that decoding used for its required reads.
-    fits_cache: bool = False  # True if all bytes of a step fit in the device's last cache.
-    best_ratio: float | None = None  # Largest possible speed-up: the ratio of the floors on the same limits.
-    share_of_best_ratio: float | None = None  # Speed-up divided by the largest possible speed-up.
+    mbu: float | None = None  # Required bytes of a decode step / (TPOT * memory bandwidth).
+    fits_cache: bool = False  # True if all bytes of a step fit in the device's last-level cache.
+    best_ratio: float | None = None  # Largest possible speed-up: baseline's floor / floor, by the same limits.
+    share_of_best_ratio: float | None = None  # Speed-up of TPOT in the same engine / `best_ratio`.
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
     same_tokens: int | None = None
-    """Number of leading tokens in common with the same quantization in eager; None for that itself."""
+    """Number of leading tokens in common with the same quantization in the eager engine; None for the eager engine."""
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
     quality: Quality | None = None
     step_divergence: StepDivergence | None = None  # Divergence of the timed step from the variant's own forward pass.
     first_difference: FirstDifference | None = None
-    """Difference of its greedy texts from the baseline's; None for the baseline."""
+    """First difference between its greedy texts and the baseline's; None for the baseline."""
     tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None  # Number of leading tokens in common with the baseline.
     energy: EnergyUse | None = None
@@ -203,8 +203,8 @@ class GenerationRow(Row):
 
 
 def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """Return the rows, those of one sequence a second time as the smallest batch of distinct prompts if there are such
-    batches."""
+    """Return the rows; if batches with distinct prompts exist, rows of batch 1 are repeated with a key that has
+    `DISTINCT`, as the smallest of these batches."""
     if not any(row.cell and row.cell.has_distinct_prompts for row in rows):
         return list(rows)
     single = [(row, row.cell) for row in rows if row.cell and row.cell.batch_size == 1]
@@ -290,16 +290,16 @@ def _limits(good: Good) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Energy of one row over all processes, in joules of the whole board."""
+    """Energy of one row from all processes, in joules of the whole board."""
 
-    per_token: Estimate  # Joules per token, idle power included. The deviation is over the windows.
+    per_token: Estimate  # Joules per token, idle power included; interval from the measured windows.
     net_per_token_j: float | None  # Joules per token above the idle power.
     decode_per_token_j: float | None  # Joules per token of decoding alone, idle power included.
     prefill_j: float | None  # Joules of one prompt's prefill, idle power included.
 
 
 def energy_use(good: Good) -> EnergyUse | None:
-    """Return the energy of one row; None if no process counted it."""
+    """Return the energy of one row; None if no process measured it."""
     by_round: dict[Moment, list[float]] = defaultdict(list)
     windows, net, decode, prefill = [], [], [], []
     for record, cell, energy in ((record, cell, cell.energy) for record, cell in good if cell.energy):
@@ -324,7 +324,7 @@ def energy_use(good: Good) -> EnergyUse | None:
 
 
 def _per_generation(windows: Sequence[EnergyWindow]) -> tuple[float, float]:
-    """Return energy, J, and time, s."""
+    """Return the joules and the seconds of one generation, mean over all windows."""
     generations = sum(window.generations for window in windows)
     energy_j = sum(window.energy_j for window in windows)
     return energy_j / generations, sum(window.seconds for window in windows) / generations

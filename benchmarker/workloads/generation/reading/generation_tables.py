@@ -1,4 +1,4 @@
-"""Columns and lines of text generation."""
+"""Columns of text generation's tables, and the command of `benchmarker generate`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from benchmarker.workloads.generation.record import GenerationRecord
 Columns = list[Column[GenerationRow]]
 QUICK_QUALITY = code("--quality quick")
 SHOWN_ELSEWHERE = ("latency", "decode")
-"""Metrics without a column of the general kind: that of the first column, and the one that ranks."""
+"""Metrics that `timing_columns` leaves out: latency has a special column, and the ranking metric is added elsewhere."""
 
 
 def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
@@ -60,7 +60,7 @@ def timing(rows: Sequence[GenerationRow]) -> Columns:
     def text(row: GenerationRow) -> str:
         return measured_text(row, row.latency, scale=1) if row.latency else status_words(row.status)
 
-    # tok/s is the latency turned over, so that one of the two spreads is enough.
+    # Without a spread: tok/s is new_tokens / latency, and its column shows the spread.
     latency = Column[GenerationRow]("latency s", text, sort=lambda row: shown_value(row.latency))
     declared = rows[0].described.metrics if rows else ()
     metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
@@ -84,7 +84,7 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _reserved(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the rest of the peak, and the reserved KV cache that is not part of it, if an engine reserves it."""
+    """Return columns of working memory and reserved KV cache; none if no engine reserves a KV cache."""
     if not any(row.reserved_kv_bytes for row in rows):
         return []
     return [
@@ -129,7 +129,7 @@ def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def quality_words(row: GenerationRow) -> str:
-    """Return `KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or why there is no number."""
+    """Return `KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or the reason why the quality is unknown."""
     if row.quality and row.quality.is_baseline:
         return f"perplexity {decimal(row.quality.perplexity)}"
     if row.quality and row.kl_divergence is not None:
@@ -155,7 +155,7 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def every_cell(rows: Sequence[GenerationRow]) -> Columns:
-    """Return memory, and energy if another cell than the first table's has it."""
+    """Return the columns of memory, and of energy if it was measured in a cell that the first table does not show."""
     cell = headline(rows)
     return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
 
@@ -191,9 +191,9 @@ def load_words(record: GenerationRecord) -> tuple[str, ...]:
 
 
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """Return the rows of the table of limits: the headline's cell at every batch size and depth.
+    """Return the rows for the table of limits: the cell of the first table at every batch size and depth.
 
-    The limits of a decode step depend on these two, and hardly on prompt and new tokens.
+    The floor of a decode step depends on batch size and depth, and hardly on prompt and new tokens.
     """
     cell = headline(rows)
     if cell is None:
@@ -204,13 +204,13 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
 
 DTYPE = "float16"  # Default type of `benchmarker generate`.
 QUESTION = "Why is the sky blue?"
-TEXTS = {"qwen3-small": "The function returns"}  # Prompts for models that only continue text.
+TEXTS = {"qwen3-small": "The function returns"}  # Example prompts for models that are not trained for questions.
 
 
 def generate_command(records: Sequence[GenerationRecord]) -> str:
     """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Empty for an external engine, for several GPUs, for an imported record and for a shape without weights.
+    Return '' for an external engine, for several GPUs, for an imported record and for a shape without weights.
     """
     first = records[0]
     can_run = runs_in_generate(first.variant.engine, first.model.id)

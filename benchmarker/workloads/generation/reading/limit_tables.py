@@ -1,4 +1,4 @@
-"""The device's limits: rows beside their floors, predicted and reached decode rates, and the break-even of loading."""
+"""The device's limits: measured times and floors, predicted and measured decode rates, and break-even of loading."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
 
 _share = partial(percent, places=0)
-QUANTIZED_AHEAD = ("gptq",)  # Quantizations done before loading; the others are done while loading.
-COMPILED = ("compile", "native")  # Engines whose set-up is compilation, which a cache on disk shortens.
+QUANTIZED_AHEAD = ("gptq",)  # Quantizations that are computed before loading, not while loading.
+COMPILED = ("compile", "native")  # Engines whose set-up is compilation; a cache on disk shortens it.
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
-    """Return the table of the rows with limits; None without such rows."""
+    """Return the table of measured times and floors; None if no row has a floor."""
     members = [row for row in rows if row.floor_s is not None]
     return Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),)) if members else None
 
@@ -85,7 +85,7 @@ def _limit_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def impossible(rows: Sequence[GenerationRow]) -> list[str]:
-    """Return a line for each row that is faster than its memory allows."""
+    """Return a line for each row whose MBU is impossible, above 1.02."""
     cached = ", because all that a token reads stays in the last cache: its memory is no limit for it."
     error = " is impossible: an error of ours, in the bytes or in the bandwidth, and no speed. Please report it."
     return [
@@ -97,7 +97,7 @@ def impossible(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def ceilings(comparison: Comparison) -> list[str]:
-    """Return the predicted and the measured rate of each `cuda_graph` variant whose eager twin has a prediction."""
+    """Return sentences on the decode rate of each `cuda_graph` variant: predicted by the eager engine, and measured."""
     rows = cast("Sequence[GenerationRow]", comparison.rows)
     members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
 
@@ -128,7 +128,7 @@ class Cost(NamedTuple):
 
 
 def break_evens(comparison: Comparison) -> list[str]:
-    """Return a sentence for each variant on its break-even in the profiled cell."""
+    """Return a sentence for each variant: after how many tokens its faster decoding has paid for loading and set-up."""
     cells = [explanation.cell for explanation in comparison.explained if isinstance(explanation, Explanation)]
     if comparison.baseline is None or not cells or comparison.differences:
         return []
@@ -144,7 +144,7 @@ def break_evens(comparison: Comparison) -> list[str]:
 
 
 def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost, Cost]) -> str | None:
-    """Return a sentence, if rates and costs are known; the costs are the baseline's and the variant's."""
+    """Return the sentence of `break_evens` on a row; None if a rate or cost is unknown. `costs`: (baseline, row)."""
     if baseline.rate is None or row.rate is None:
         return None
     saved_s = 1 / baseline.rate.value - 1 / row.rate.value
@@ -173,7 +173,7 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
 
 
 def cost_of(records: Sequence[GenerationRecord]) -> Cost:
-    """Return the cost of a variant before its first token."""
+    """Return the seconds that a variant needs before its first token."""
     loads = [record.load for record in records if record.load]
     if not loads:
         return Cost(None, None)
@@ -187,7 +187,7 @@ def cost_of(records: Sequence[GenerationRecord]) -> Cost:
 
 
 def _setup(records: Sequence[GenerationRecord], state: Literal["cold", "warm"]) -> float | None:
-    """Return the seconds of an engine's set-up; an unknown state of the compiler's cache counts for no state."""
+    """Return the median seconds of set-ups with this state of the compiler cache; None if none is known."""
     engines = [record.engine for record in records if record.engine]
     times = [
         engine.setup_s

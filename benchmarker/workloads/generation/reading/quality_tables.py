@@ -1,4 +1,4 @@
-"""Tables of what a variant computes: the timed step, quality, greedy text, and accuracy on tasks."""
+"""Tables of a variant's results: check of the timed step, quality, greedy text, and accuracy on tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VARIANT = Column[GenerationRow]("variant", lambda row: row.variant, "left")
 
 
 def judgement_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
-    """Return the tables that have a value for the rows of one cell."""
+    """Return the tables for the rows of one cell, without tables that would be empty."""
     answers = task_answers(rows)
     sheets = []
     if any(row.step_divergence for row in rows):
@@ -123,7 +123,7 @@ DIFFERENCES: dict[str, tuple[str, Callable[[float], str]]] = {
     "Δp 0.1 %": ("change_low", lambda value: f"{100 * value:+.1f} %"),
     "Δp 99.9 %": ("change_high", lambda value: f"{100 * value:+.1f} %"),
 }
-"""Field and format of the differences from the baseline's predictions, by heading."""
+"""(field, format) by heading, for columns of differences between a variant's predictions and the baseline's."""
 
 
 def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
@@ -210,7 +210,7 @@ def _method(quality: Quality) -> str:
 
 
 def _paths(qualities: Sequence[tuple[str, Quality]]) -> list[str]:
-    """Return whether step, prefill or forward pass was scored."""
+    """Return notes on the computation of which quality was measured: decode step, prefill or forward pass."""
     paths = _grouped((quality.path, name) for name, quality in qualities)
     sentences = []
     if steps := paths.get("step"):
@@ -280,7 +280,7 @@ def _text_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return the token at which each variant's greedy text leaves the baseline's; none for random weights."""
+    """Return a line: from which token each variant's greedy text differs from the baseline's; [] for random weights."""
     places = [
         f"{plain_line(row.variant)} the same for all {len(row.first_tokens)} tokens"
         if row.tokens_in_common == len(row.first_tokens)
@@ -297,16 +297,16 @@ def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
 
 
 class Paired(NamedTuple):
-    """Difference from the baseline's answers to the same questions, whose accuracy is correlated."""
+    """Difference between a variant's answers and the baseline's to the same questions (paired, because correlated)."""
 
     change: float  # Accuracy minus the baseline's, between -1 and 1.
     error: float  # Standard error of the change.
-    flips: float  # Share of questions that only one of the two answered rightly.
-    p: float  # Two-sided p of McNemar's exact test, which compares the two directions of flips.
+    flips: float  # Share of questions that either only the variant or only the baseline answered correctly.
+    p: float  # Two-sided p value of McNemar's exact test for the two directions of flips.
 
 
 class Answers(NamedTuple):
-    """Answers of one variant in one task; `paired` is None for the baseline, or if its questions differ."""
+    """Answers of one variant in one task. `paired` is None for the baseline, and if the questions differ from its."""
 
     variant: str
     result: TaskResult

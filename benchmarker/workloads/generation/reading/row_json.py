@@ -1,4 +1,4 @@
-"""Plain values of a row of text generation, for programs."""
+"""JSON values of a row of text generation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.generation_rows import FirstDifference, GenerationRow
 
 WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode", "tok/step")
-"""Metrics whose keys do not follow the rule for metric names."""
+"""Metrics whose JSON keys do not follow the rule for metric names."""
 
 
 COSTS = (
@@ -27,12 +27,12 @@ COSTS = (
     "floor_s",
     "best_ratio",
 )
-"""Fields of a row that are keys too."""
+"""Fields of a row that have a JSON key of the same name."""
 OF_QUALITY = ("perplexity", "kl_divergence", "top1_agreement")
 
 
 def to_row(row: GenerationRow) -> dict[str, Any]:
-    """Return plain values in base units; None for unknown. Details of quality appear only if measured."""
+    """Return JSON values in base units (s, bytes); unknown values are None. Details of quality are optional."""
     cell, energy = row.cell, row.energy
     return {
         **{name: getattr(row, name) for name in ("variant", "quant", "engine", "model", "device")},

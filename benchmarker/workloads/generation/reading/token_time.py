@@ -1,8 +1,8 @@
-"""Explanation of a token's time: the profiled part of a generation and its floor.
+"""Explanation of a token's time: the profiled decode step and its floor.
 
-    floor = max(weight bytes / bandwidth, operations of a step / matmul rate)
+    floor = max(weight bytes / bandwidth, FLOPs of a step / matmul rate)
 
-The bytes are read by every decode step; those of the KV cache belong to attention.
+The bytes are those of the weights only, because bytes of the KV cache are part of attention.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from benchmarker.workloads.generation.record import (
 )
 
 FEWEST_BITS = 5.5
-"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at 4e9 parameters."""
+"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 for 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
-SLOWED_FROM = 1.05  # Ratio to the time without the profiler from which kernels were slowed.
-INTEGER_SAVES = 0.5  # Share saved by 8-bit products, which run at twice the rate of 16-bit ones.
+SLOWED_FROM = 1.05  # Profiled time / time without the profiler from which the profiler counts as slowing kernels.
+INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run at twice the rate of 16-bit products.
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-    """Return a decode step of the profiled generation, or of the last run above a log's table."""
+    """Return a decode step of the profiled generation; for a log, of the run before the profiler's table."""
     profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
@@ -57,7 +57,7 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
     loaded = next((record for record in records if record.load), None)
     proof = None
     if loaded and loaded.load:
-        # A compiled step may multiply by a kernel of its own.
+        # Code of the engine compile may multiply with inductor's kernels instead of the library's.
         proof = loaded_proof(loaded.load, replaces_linears=loaded.variant.engine == "compile")
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
@@ -66,7 +66,7 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
-    """Return the least time of a decode step's products, if known; `bits` is the average number per weight."""
+    """Return the floor of a decode step's products, None if unknown. `bits`: average bits per weight."""
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.decode_flops), limits) if demand else None
     if floor is None or floor.by == "flops":
         return replace(floor, fewer=INTEGER_SAVES) if floor else None
@@ -96,7 +96,7 @@ def _from_profile(
 
 
 def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
-    """Return the last cell of an imported run, which the table profiles as far as the log shows."""
+    """Return the decode step of an imported run's last cell, to which the log's table of the profiler is assigned."""
     assert record.imported is not None
     table = read_tables(record.imported.profiler_tables[-1])[0]
     last = next((cell for cell in reversed(record.cells) if cell.status == "ok" and cell.samples), None)
@@ -157,7 +157,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     phase = section_phase(profile, "prefill")
     if phase is None or row.ttft is None:
         return None
-    # The sections' union of intervals, and no time with the profiler on: that of the first token is not kept.
+    # Without `profiled_s`: the record has no time of the first token with the profiler on.
     phase = replace(unpacking(phase, conversion_of(phase)), profiled_s=None)
     cell = cast("GenerationCell | None", cell_of(record, row.cell))
     demand = cell.demand if cell else None
@@ -191,7 +191,7 @@ def _own_clock(records: Sequence[GenerationRecord]) -> str:
 
 
 def _allows(row: Row, *, has_unknown_bytes: bool) -> str:
-    """Return the conclusions from time and bytes of a token without a profile."""
+    """Return a conclusion from the time and the bytes of a token that was not profiled."""
     assert row.tpot is not None
     where = f"not profiled: at {cell_words(row.cell)}"
     if row.mbu is not None:

@@ -1,0 +1,116 @@
+"""`benchmarker comply` on a whole folder: which variants it opens, its file, its time limit, and interruptions."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarker.cli import sweep_command
+from benchmarker.comply import comply
+from benchmarker.schema.comply_file import judged, not_applicable, read_findings
+from tests import records
+from tests.cli.test_cli import typed
+from tests.faults.stage import Stage
+
+DEVICE = records.environment().device.name
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A sweep of two variants, with a machine that has its device and passes its checks."""
+    monkeypatch.setattr(comply, "check_planted_delay", lambda device: [])
+    monkeypatch.setattr(comply, "check_memory", lambda device: judged("memory", "fine", holds=True))
+    monkeypatch.setattr(comply, "environment", lambda device: SimpleNamespace(device=SimpleNamespace(name=DEVICE)))
+    stage = Stage(tmp_path)
+    stage.sweep()
+    return stage.results
+
+
+def script(tmp_path, text):
+    """A program in place of the interpreter that checks a variant."""
+    path = tmp_path / "checks"
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def finding_of(outcome="passed"):
+    return json.dumps({"check": "clock", "outcome": outcome, "text": "x", "variant": "a"})
+
+
+def of_variants(folder):
+    return [(each.variant, each.check, each.outcome) for each in read_findings(folder).findings if each.variant]
+
+
+def test_an_interruption_keeps_the_finished_variants(folder, monkeypatch):
+    def in_process(job, paths, variant):
+        if variant == "b":
+            raise KeyboardInterrupt
+        yield judged("clock", "fine", holds=True, variant=variant)
+
+    monkeypatch.setattr(comply, "_in_process", in_process)
+    code, _ = typed("comply", folder)
+    assert code == 130
+    assert of_variants(folder) == [("a", "clock", "passed")]
+
+
+def test_one_variant_keeps_the_findings_of_the_others(folder, monkeypatch):
+    outcomes = iter([True, True, False])
+
+    def in_process(job, paths, variant):
+        yield judged("clock", "x", holds=next(outcomes), variant=variant)
+
+    monkeypatch.setattr(comply, "_in_process", in_process)
+    code, printed = typed("comply", folder)
+    assert code == 0
+    assert "  clock: passed" in printed
+    code, printed = typed("comply", folder, "--variant", "b")
+    assert code == 1
+    assert of_variants(folder) == [("a", "clock", "passed"), ("b", "clock", "failed")]
+
+
+def test_a_process_that_fails_keeps_its_findings_and_gives_the_reason(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", script(tmp_path, f"print('{finding_of()}')\nsys.exit('no such model')"))
+    found = list(comply._in_process(folder / "job-a.json", [], "a"))
+    assert [(each.check, each.outcome, each.text) for each in found] == [
+        ("clock", "passed", "x"),
+        ("opened", "failed", "its process ended with 1: no such model"),
+    ]
+
+
+def test_a_variant_has_a_time_limit(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(comply, "LIMIT_S", 1)
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "time.sleep(100)"))
+    (found,) = comply._in_process(folder / "job-a.json", [], "a")
+    assert (found.outcome, found.text) == ("failed", "did not end within 1 s")
+
+
+def test_records_of_another_device_or_workload_give_the_reason():
+    found = [records.record("fp16")]
+    generation = SimpleNamespace(workload="attention")
+    assert comply._why_not_opened([generation], found, DEVICE) == "a check of generated tokens, not of attention"
+    assert comply._why_not_opened([], found, DEVICE) == "the folder has no job-NAME.json, which a sweep writes"
+
+
+def test_another_device_opens_no_variant(folder, monkeypatch):
+    monkeypatch.setattr(comply, "environment", lambda device: SimpleNamespace(device=SimpleNamespace(name="a CPU")))
+    file = comply.comply(folder, [], lambda line: None)
+    reason = f"the records are of {DEVICE}, and this device is a CPU"
+    assert file.findings[-6:] == tuple(not_applicable(check, reason) for check in comply.CHECKS)
+
+
+def test_a_config_is_measured_in_one_round_first(tmp_path, folder, monkeypatch):
+    config, asked = tmp_path / "config.yaml", []
+    monkeypatch.setattr(sweep_command, "sweep_config", lambda *given: asked.append((given[1], given[3].rounds)) or [])
+    monkeypatch.setattr("benchmarker.sweep.resume.latest_sweep", lambda results, path: folder)
+    monkeypatch.setattr(comply, "_in_process", lambda job, paths, variant: iter([]))
+    code, printed = typed("comply", config, "--variant", "a")
+    assert (code, asked) == (0, [(["a"], 1)])
+    assert "checks passed on" in printed
+
+
+def test_a_file_of_a_sweep_is_answered_with_its_folder(folder):
+    code, printed = typed("comply", folder / "sweep.json")
+    assert code == 2
+    assert printed == f"error: {folder}/sweep.json: a file of a sweep; give its folder, {folder}\n"

@@ -1,0 +1,134 @@
+"""Faults planted in the code that measures: each makes its check fail, and the check passes without it."""
+
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+from benchmarker.comply import run_checks
+from benchmarker.comply.folder_checks import check_order
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.measure import clock
+from benchmarker.schema.record_io import collect, write_record
+from tests import records
+from tests.faults.stage import Stage
+from tests.jobs import job_of
+
+GRID = {"prompt_tokens": [8], "new_tokens": [24]}
+GENERATE = EagerDecoder.generate
+
+
+@contextmanager
+def opened(quant):
+    job = job_of(model={"id": "qwen3-small", "dtype": "float32"}, form={"quant": quant}, grid=GRID, device="cpu")
+    with run_checks.opened(job, ()) as subject:
+        subject.generate(subject.own)
+        yield subject
+
+
+@pytest.fixture(scope="module")
+def subject():
+    with opened("fp16") as subject:
+        yield subject
+
+
+def cached(answers):
+    def generate(self, prompt_ids, new_tokens, *, context=None):
+        start_ns = time.perf_counter_ns()
+        key = tuple(prompt_ids), new_tokens
+        if key not in answers:
+            answers[key] = GENERATE(self, prompt_ids, new_tokens).tokens
+        end_ns = time.perf_counter_ns()
+        return clock.Generation(answers[key], start_ns, end_ns, end_ns, end_ns)
+
+    return generate
+
+
+def layer_skipped(self, prompt_ids, new_tokens, *, context=None):
+    layers, self.model.model.layers = self.model.model.layers, self.model.model.layers[:-1]
+    self.model.config.num_hidden_layers -= 1
+    try:
+        return GENERATE(self, prompt_ids, new_tokens)
+    finally:
+        self.model.model.layers = layers
+        self.model.config.num_hidden_layers += 1
+
+
+def token_too_few(self, prompt_ids, new_tokens, *, context=None):
+    return GENERATE(self, prompt_ids, new_tokens - 1)
+
+
+@pytest.mark.parametrize(
+    ("check", "fault"),
+    [
+        (run_checks.check_no_caching, cached({})),
+        (run_checks.check_timed_output, layer_skipped),
+        (run_checks.check_length, token_too_few),
+    ],
+    ids=["cached answer", "skipped layer", "token too few"],
+)
+def test_a_faulty_generation_fails(subject, check, fault):
+    assert check(subject).outcome == "passed"
+    with mock.patch.object(EagerDecoder, "generate", fault):
+        assert check(subject).outcome == "failed"
+
+
+def test_a_clock_that_is_three_percent_fast_fails(subject):
+    assert run_checks.check_clock(subject).outcome == "passed"
+    fast = SimpleNamespace(perf_counter_ns=lambda: round(1.03 * time.perf_counter_ns()))
+    with mock.patch.object(clock, "time", fast):
+        assert run_checks.check_clock(subject).outcome == "failed"
+
+
+def test_a_quantized_model_that_is_unpacked_after_loading_fails():
+    def unpacking(self, prompt_ids, new_tokens, *, context=None):
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.Linear) and hasattr(module.weight, "dequantize"):
+                weight = module.weight.dequantize()
+                module.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
+        return GENERATE(self, prompt_ids, new_tokens)
+
+    with opened("int8") as subject:
+        assert run_checks.check_weights(subject).outcome == "passed"
+        with mock.patch.object(EagerDecoder, "generate", unpacking):
+            subject.generate(subject.own)
+        assert run_checks.check_weights(subject).outcome == "failed"
+
+
+CARD = {"uuid": "GPU-5e1a7d2c-0000-0000-0000-000000000000"}
+
+
+def order_of(stage):
+    return check_order(stage.results, collect([stage.results]).records)
+
+
+def test_two_processes_on_one_card_fail(tmp_path):
+    stage = Stage(tmp_path / "apart", rounds=2, environment=records.environment(device=CARD))
+    assert stage.sweep() == []
+    found = order_of(stage)
+    assert (found.outcome, found.text) == (
+        "passed",
+        "4 processes of 2 rounds in the planned order, one at a time on a device",
+    )
+    # Each worker takes a card of its own, and these are the same.
+    stage = Stage(tmp_path / "together", rounds=2, environment=records.environment(device=CARD))
+    assert stage.sweep(places="local:0,1") == []
+    found = order_of(stage)
+    assert found.outcome == "failed"
+    assert f"ran at the same time on {CARD['uuid']}" in found.text
+
+
+def test_shuffled_pairs_fail(tmp_path):
+    stage = Stage(tmp_path, rounds=2)
+    assert stage.sweep() == []
+    assert order_of(stage).outcome == "passed"
+    for path, record in collect([stage.results]).files:
+        if record.variant.name == "b":
+            write_record(record.model_copy(update={"round": 1 - record.round}), path)
+    found = order_of(stage)
+    assert found.outcome == "failed"
+    assert found.text.startswith("no process of round ")
+    assert found.text.endswith(" of b in that round")
