@@ -130,10 +130,6 @@ class SourceBenchmarker(Bench):
             surroundings.read(now=True)
             yield surroundings.beside(cell, own_processes=1)[0]
 
-    def prompt(self, point: Point) -> Prompt:
-        """Return the prompt of the first sequence, which does not depend on the batch size."""
-        return self.prompts(point)[0]
-
     def prompts(self, point: Point) -> tuple[Prompt, ...]:
         """Return the prompt of each sequence, after checking that it fits the model's maximum length."""
         config = self._config
