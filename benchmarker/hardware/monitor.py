@@ -256,11 +256,12 @@ def with_host_load(cell: CellKind, host: HostGauge | None) -> tuple[CellKind, st
 
 def why_disturbed(load: HostLoad) -> str | None:
     """Return the reason if other programs affected a time measured under this load; None otherwise."""
-    if load.steal_share > MAXIMAL_STEAL:
-        return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
-    if load.others_share > MAXIMAL_OTHERS and load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S:
+    is_preempted = load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S
+    if is_preempted and load.others_share > max(MAXIMAL_OTHERS, load.steal_share):
         aside = f"put the process aside {load.involuntary_switches_per_s:.0f} times a second"
         return f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and {aside}"
+    if load.steal_share > MAXIMAL_STEAL:
+        return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
     return None
 
 
