@@ -220,6 +220,9 @@ def checkpoints_page() -> str:
         "`autoround`, `awq`, or `gptq` with `--option bits=8`, `desc_act=true` or `sym=false`. Zero points of AWQ and "
         "of `sym=false` differ between groups, as in trained checkpoints. `benchmarker checkpoint make -o FOLDER` "
         "writes such a checkpoint, or one of bitsandbytes or torchao, to a folder.",
+        "It quantizes a real model with `--quant w4a16`, `w8a8`, `fp8-dynamic`, `awq` or `autoround` after "
+        "`benchmarker engine install llm-compressor`; `awq` is stored as symmetric W4A16 of compressed-tensors. Then "
+        "`run --model FOLDER --quality quick --quality-baseline MODEL` measures it.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -16,7 +16,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 45_900,
+    "lines outside kernels/": 46_000,
     "lines in kernels/": 4_460,
     "files": 301,
     "files over 400 lines": 0,

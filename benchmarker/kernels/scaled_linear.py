@@ -1,7 +1,7 @@
 """W8A8 linear: int8 or FP8 weights with a scale per output, and activations that are quantized per row at run time.
 
-torch multiplies on the tensor cores (`torch._int_mm`, `torch.nn.functional.scaled_mm`). `quantized_rows` and the
-scaling of int8 products are torch operators, each of which inductor fuses to one kernel.
+torch multiplies on tensor cores (`torch._int_mm`, `torch.nn.functional.scaled_mm`). Inductor compiles `quantized_rows`
+to one kernel, and the scaling of int8 products to another.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-INT8_MOST, FP8_MOST = 127.0, 448.0  # Largest codes; int8's is the same for both signs.
-FEWEST_INT8_ROWS = 17  # cuBLAS multiplies no fewer.
+INT8_MOST, FP8_MOST = 127.0, 448.0  # Largest absolute values of codes; -128 is not used.
+FEWEST_INT8_ROWS = 17  # Minimum number of rows of cuBLAS's int8 GEMM.
 
 
 class ScaledLinear(nn.Module):
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
-        """Keep the weights without a copy.
+        """Store the tensors without a copy.
 
         Args:
             weight: [out, in], int8 or float8_e4m3fn.
-            scale: One per output.
+            scale: Scale of each output.
             bias: [out].
         """
         super().__init__()
@@ -40,18 +40,18 @@ class ScaledLinear(nn.Module):
 
 
 def quantized_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the codes of activations, [rows, in], and their scales, [rows, 1], in 32 bits."""
+    """Quantize rows of activations, [rows, in]; return codes, [rows, in], and float32 scales, [rows, 1]."""
     values = rows.float()
     most = INT8_MOST if dtype == torch.int8 else FP8_MOST
     largest = values.abs().amax(-1, keepdim=True)
-    # A row of zeros has any scale.
+    # Any scale is right for a row of zeros, except 0.
     scales = torch.where(largest > 0, largest, 1.0) / most
     codes = (values / scales).clamp(-most, most)
     return (codes.round() if dtype == torch.int8 else codes).to(dtype), scales
 
 
 def scaled_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the product of quantized rows with a weight, [rows, out].
+    """Return the product of quantized rows and a quantized weight, [rows, out], in `dtype`.
 
     Args:
         scales: [rows, 1].

@@ -50,7 +50,7 @@ def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
     bytes_by_type: dict[ModuleKind, Counter[str]] = defaultdict(Counter)
     seen: set[tuple[str, int]] = set()
     for path in sorted(modules, key=lambda path: modules[path] is not head):
-        kind, rows = _kind(modules, path, head)
+        kind, rows = module_kind(modules, path, head)
         for tensors, count, is_quantized in _weights(modules[path]):
             parts = [part for tensor in tensors for part in flat(tensor)]
             storages = {(str(part.device), part.untyped_storage().data_ptr()) for part in parts}
@@ -83,7 +83,7 @@ def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]
         yield [parameter], parameter.numel(), has_low_bits(parameter)
 
 
-def _kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
+def module_kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
     """Return a module's kind, and n if a decode step reads 1/n of the module: the rows of an embedding, else 1."""
     from torch import nn
 

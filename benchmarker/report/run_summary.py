@@ -81,7 +81,7 @@ class ShownRecord(RunRecord):
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. Its class derives from ShownRecord and its workload's record class. Raises ResultsError."""
+    """Read one record, of a class derived from ShownRecord and the workload's record class. Raises ResultsError."""
     record = record_io.read_record(Path(path))
     # The workload's class is the first base, so that its fields come before those of RunRecord.
     kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -209,6 +210,30 @@ class KernelUse(Plain):
         return f"{self.name}, {owner[self.origin]}, {what}{count}"
 
 
+class ModuleKernel(Plain):
+    """Kernel of a decode step for the weights of modules of one kind."""
+
+    kind: ModuleKind
+    kernel: str
+    origin: Origin
+    modules: Whole
+    is_16_bit: bool
+
+
+OWNERS: dict[Origin, str] = {"library": "library", "inductor": "torch's compiler", "benchmarker": "own kernel"}
+
+
+def kinds_words(kernels: Sequence[ModuleKernel]) -> str:
+    """Return `experts: 2 batched_mm (library, 16 bit); output layer: 1 gemv_dense (own kernel, 16 bit)`."""
+    by_kind: dict[str, list[str]] = {}
+    for use in kernels:
+        width = ", 16 bit" if use.is_16_bit else ""
+        by_kind.setdefault(use.kind, []).append(f"{use.modules} {use.kernel} ({OWNERS[use.origin]}{width})")
+    if "linear attention" in by_kind:
+        by_kind["linear attention"].append("the recurrence of the library")
+    return "; ".join(f"{kind}: {', '.join(words)}" for kind, words in by_kind.items())
+
+
 class ProductChoice(Plain):
     """Matmul kernel of one matrix shape in a batched decode step, with the times of all candidates."""
 
@@ -255,13 +280,14 @@ class StepFacts(Plain):
 
     graph_kernels: Whole | None = None
     attention: str | None = None
+    experts: str | None = None
     products: tuple[ProductChoice, ...] = ()
 
 
 class EngineFacts(Plain):
     name: str
     tokens_read: Literal["each", "end"]
-    """`each`: the host reads every token as it is made; `end`: all tokens at the end."""
+    """`each`: the host reads every token as it is made; `end`: the host reads all tokens after the last one."""
     kv_cache: Literal["dynamic", "static", "paged", "quantized"]
     kv_cache_stored: str | None = None
     setup_s: Number | None = None
@@ -284,6 +310,8 @@ class EngineFacts(Plain):
     prefill: Literal["captured", "plain"] | None = None
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()
+    modules: tuple[ModuleKernel, ...] = ()
+    """Kernels by kind of module at the last shape; of `native` alone."""
     engine_version: str | None = None
     external: ExternalFacts | None = None
     kernels_per_token: Number | None = None

@@ -229,7 +229,7 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
 def _incomplete_rounds(
     found: Sequence[FoundRecord], total: int, cards: Collection[str | None]
 ) -> tuple[dict[int, str | None], set[tuple[int, str | None]]]:
-    """Return the GPU that continues each incomplete round (of `total` cells), and each (round, GPU) that cannot."""
+    """Return the GPU that continues each round of less than `total` cells, and each (round, GPU) to measure again."""
     cells_of: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
     for candidate in found:
         cells = {(candidate.record.variant.name, position) for position in candidate.cells}

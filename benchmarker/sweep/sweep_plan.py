@@ -182,7 +182,7 @@ class Schedule:
         rounds_at_once: float = 1.0,
         judges: int = 1,
     ) -> str:
-        """Return the forecast, `about 5 min` or a range: tasks on `rounds_at_once`, judgements on `judges` workers."""
+        """Return the forecast of the time, as `about 5 min` or a range, for so many parallel workers."""
         judging_s = self.judging_s(judgements) / judges
         low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
         slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core

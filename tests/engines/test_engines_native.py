@@ -1,5 +1,6 @@
 """The native engine on a CPU, with a capture that runs the step again: what it replaces, and that its tokens stay."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,11 +12,13 @@ from transformers import PreTrainedModel
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.compile import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.decoders.native import NativeStep
+from benchmarker.engines.decoders.native import NativeStep, module_kernels
+from benchmarker.engines.decoders.prefill_decode import captured_experts
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
-from benchmarker.schema.model import KernelUse
+from benchmarker.schema.model import KernelUse, kinds_words
+from tests.architectures import small_model
 from tests.engines.test_engines_graph import Rerun, model, prompt
 from tests.kernels.test_kernels import unpacked, weights_size
 from tests.loading import load, plain_native_decoder, tokens_of
@@ -106,3 +109,30 @@ def test_whatever_is_compiled_is_tuned_without_the_host(model: PreTrainedModel) 
     assert runtime.facts().prefill == "captured"
     assert len(step.depths) == runtime.facts().frames_compiled >= 4
     assert set(step.depths) == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "qwen3_moe",
+            "attention: 8 gemv_dense (own kernel, 16 bit); experts: 2 batched_mm (library, 16 bit); router: 2 "
+            "Qwen3MoeTopKRouter (torch's compiler, 16 bit); output layer: 1 Linear (torch's compiler, 16 bit)",
+        ),
+        (
+            "qwen3_5_text",
+            "linear attention: 15 Linear (torch's compiler, 16 bit), the recurrence of the library; MLP: 12 Linear "
+            "(torch's compiler, 16 bit); attention: 4 gemv_dense (own kernel, 16 bit); output layer: 1 Linear (torch's "
+            "compiler, 16 bit)",
+        ),
+    ],
+)
+def test_kernels_are_counted_by_kind_of_module(name: str, words: str) -> None:
+    model = small_model(name)
+    attention = re.compile(r".*self_attn\.._proj")
+    kernels = {id(module): "gemv_dense" for path, module in model.named_modules() if attention.fullmatch(path)}
+    modules = module_kernels(model, kernels, captured_experts(model, 1))
+    assert kinds_words(modules) == words
+    runtime = plain_native_decoder(model, CpuDevice(), capture=Rerun())
+    runtime.step.prepare(1, 128)
+    assert {use.kind for use in runtime.facts().modules} == {use.kind for use in modules}

@@ -84,13 +84,28 @@ def test_a_graph_groups_many_rows_of_experts_in_bfloat16_alone(dtype: torch.dtyp
     assert captured_experts(small_model("qwen3_moe").to(dtype), rows) == product
 
 
+@pytest.mark.parametrize(
+    ("make", "capture"), [(cuda_graph_decoder, Rerun()), (compile_decoder, Rerun()), (compile_decoder, None)]
+)
+def test_quantized_experts_are_refused_before_a_step_is_captured_or_compiled(make: Any, capture: Any) -> None:
+    model = random_model("qwen3_moe").bfloat16()
+    experts = expert_modules(model)[0]
+    experts.gate_up_proj = torch.nn.Parameter(experts.gate_up_proj.to(torch.int8), requires_grad=False)
+    with pytest.raises(UnsupportedError) as caught:
+        make(model, CpuDevice(), capture=capture).generate(prompt(), 3)
+    assert str(caught.value) == (
+        "quantized experts run one after the other, chosen on the host, which no graph or compiled step repeats; use "
+        "--engine eager"
+    )
+
+
 def test_the_record_has_the_product_of_the_experts_that_the_graph_holds() -> None:
     model = random_model("qwen3_moe").bfloat16()
     seen: set[str] = set()
     expert_modules(model)[0].register_forward_hook(lambda module, *_: seen.add(module.config._experts_implementation))
     decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
     decoder.generate(prompt()[:1], 3)
-    assert decoder.facts().experts == "batched_mm"
+    assert decoder.facts().experts == decoder.step_facts().experts == "batched_mm"
     assert seen == {"grouped_mm", "batched_mm"}  # The prompt's, and the steps'.
     decoder.generate(prompt().repeat(3, 1), 3)
     assert decoder.facts().experts == "grouped_mm"

@@ -168,13 +168,13 @@ def test_only_formats_that_transformers_may_unpack_are_called_unpacked(quant, me
     ],
 )
 def test_the_kind_of_a_module_is_that_of_the_innermost_name(path, classes, kind):
-    from benchmarker.quantization.coverage import _kind
+    from benchmarker.quantization.coverage import module_kind
 
     names = path.split(".")
     modules = {
         ".".join(names[: length + 1]): type(name, (nn.Module,), {})() for length, name in enumerate(classes.split())
     }
-    assert _kind(modules, path, SimpleNamespace()) == (kind, 1)
+    assert module_kind(modules, path, SimpleNamespace()) == (kind, 1)
 
 
 def test_int8_quantizes_fused_experts(mixture, tmp_path):

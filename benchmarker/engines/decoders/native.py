@@ -7,8 +7,9 @@ per layer, and torch.compile is not used. A linear that none of our kernels supp
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -16,20 +17,31 @@ from transformers import PreTrainedModel
 from benchmarker.checkpoints.read_model import key_heads
 from benchmarker.engines.decoders.compile import BESIDE_OUR_PRODUCTS, ON_GPU, CompiledStep, prompt_layer, short_sums
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
+from benchmarker.engines.decoders.prefill_decode import captured_experts
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import (
     SequenceLengths,
     StaticKVCache,
     cache_attention,
 )
-from benchmarker.engines.decoders.torch_engine import kernels_by_class
+from benchmarker.engines.decoders.torch_engine import expert_modules, kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import Replacement, optimize
 from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
-from benchmarker.quantization.load import is_linear
-from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
+from benchmarker.quantization.coverage import module_kind
+from benchmarker.quantization.load import has_low_bits, is_linear, is_narrow
+from benchmarker.schema.model import (
+    OWN_ATTENTION,
+    KernelUse,
+    ModuleKernel,
+    ModuleKind,
+    Origin,
+    ProductChoice,
+    Purpose,
+    one_row,
+)
 
 PURPOSES: dict[str, Purpose] = {
     "fuse_qkv_gate_up": "joined_linears",
@@ -61,6 +73,9 @@ class NativeStep(CompiledStep):
         super().__init__(model, device, is_captured=is_captured)
         self._device = device
         self._replaced: tuple[KernelUse, ...] | None = None
+        self._kernels: dict[int, str] = {}
+        """Our kernel of each linear, by the module's id."""
+        self._modules: tuple[ModuleKernel, ...] = ()
         self._one_row: FusedDecodeStep | None = None
         """Fused decode step for batch 1, which needs no compiler; None if it does not support the model."""
         self._rotation: Rotation | None = None
@@ -69,8 +84,16 @@ class NativeStep(CompiledStep):
     def prepare(self, batch: int, length: int) -> None:
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
-            self._replaced = native_kernels(self.model, optimize(self.model))
+            replacements = optimize(self.model)
+            self._replaced = native_kernels(self.model, replacements)
+            self._kernels = {
+                id(module): replacement.kernel
+                for replacement in replacements
+                if replacement.kernel not in PURPOSES
+                for module in replacement.modules
+            }
             self._one_row = fused_decode_step(self.model, key_heads(self.model.config.get_text_config(decoder=True)))
+        self._modules = module_kernels(self.model, self._kernels, captured_experts(self.model, batch))
         # In a cache longer than the sliding window, layers store rings, which the fused step does not support.
         window = getattr(self.model.config.get_text_config(decoder=True), "sliding_window", None)
         step = self._one_row if batch == 1 and (window is None or length <= window) else None
@@ -114,6 +137,9 @@ class NativeStep(CompiledStep):
     def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:
         return product_choices(rows)
 
+    def facts(self, *, has_shape: bool) -> dict[str, Any]:
+        return super().facts(has_shape=has_shape) | {"modules": self._modules}
+
 
 def keep_kernels_beside_inductors(device: Device) -> None:
     """Make Triton cache our kernels in inductor's folder.
@@ -144,6 +170,37 @@ def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tup
     replaced = {id(module) for replacement in replacements for module in replacement.modules}
     rest = [module for module in linears if id(module) not in replaced]
     return (*ours, *kernels_by_class(rest, total=len(linears), compiled=True))
+
+
+def module_kernels(model: PreTrainedModel, kernels: Mapping[int, str], experts: str | None) -> tuple[ModuleKernel, ...]:
+    """Count the modules with weights that a step multiplies, by kind and kernel.
+
+    Args:
+        kernels: This program's kernel of each linear, by the module's id.
+        experts: transformers' product of the fused experts.
+    """
+    modules, head = dict(model.named_modules()), model.get_output_embeddings()
+    fused = {id(module) for module in expert_modules(model)}
+    counts: Counter[tuple[ModuleKind, str, Origin, bool]] = Counter()
+    for path, module in modules.items():
+        kind, rows = module_kind(modules, path, head)
+        own = [parameter for parameter in module.parameters(recurse=False) if parameter.ndim > 1]
+        name, origin = type(module).__name__, cast("Origin", "library")
+        if id(module) in kernels:
+            name, origin = kernels[id(module)], "benchmarker"
+        elif id(module) in fused:
+            name = str(experts)
+        elif name == "Linear" or (kind == "router" and own):
+            origin = "inductor"
+        elif not is_linear(module):
+            continue
+        if rows == 1:
+            is_16_bit = not is_narrow(module) if is_linear(module) else not any(map(has_low_bits, own))
+            counts[kind, name, origin, is_16_bit] += 1
+    return tuple(
+        ModuleKernel(kind=kind, kernel=name, origin=origin, is_16_bit=is_16_bit, modules=count)
+        for (kind, name, origin, is_16_bit), count in counts.items()
+    )
 
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:

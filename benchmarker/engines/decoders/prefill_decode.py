@@ -28,6 +28,7 @@ from benchmarker.engines.decoders.static_kv_cache import (
     cache_attention,
 )
 from benchmarker.engines.decoders.torch_engine import expert_modules, linear_kernels
+from benchmarker.quantization.load import has_low_bits
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 PART = 128  # Vocabulary entries in one block of the two-step argmax.
 STEP = 32  # Padded lengths are multiples of 32. Up to a few hundred rows, a GEMM takes as long as reading its weights.
 KEEPS_PADDING = "a sliding window or a recurrent state would keep the padding of a captured prompt"
+QUANTIZED_EXPERTS = (
+    "quantized experts run one after the other, chosen on the host, which no graph or compiled step repeats; "
+    "use --engine eager"
+)
 GROUPED_ON = (9, 10)  # Major compute capabilities for which torch's grouped GEMM has a bfloat16 kernel.
 LONGEST_CHUNK = 4096  # Maximum tokens of a sequence in one graph.
 MOST_ROWS = 16_384  # Maximum tokens of a batch in one graph. More activations would take gigabytes and save no time.
@@ -93,11 +98,16 @@ def captured_experts(model: PreTrainedModel, rows: int) -> str | None:
 
     `batched_mm` copies the weights of each token's experts. `grouped_mm` reads each expert once; only its bfloat16
     kernel can be captured, because the others copy sizes to the host. None if the model has no fused experts.
+
+    Raises:
+        UnsupportedError: The experts are quantized, and their library multiplies them one after the other.
     """
     modules = expert_modules(model)
     if not modules:
         return None
     weight, config = next(modules[0].parameters()), modules[0].config
+    if has_low_bits(weight):
+        raise UnsupportedError(QUANTIZED_EXPERTS)
     per_token = experts_per_token(config) or 1
     has_kernel = not weight.is_cuda or (
         torch.version.hip is None and torch.cuda.get_device_capability(weight.device)[0] in GROUPED_ON

@@ -51,7 +51,7 @@ class Shape:
     captured: Captured | None
     logits: list[Tensor]
     """List of one tensor: logits of the newest step, [batch, 1, vocabulary]. Each replay of a graph overwrites them."""
-    experts: str | None = None  # transformers' implementation of fused experts in the graph.
+    experts: str | None = None  # transformers' implementation of fused experts in a step.
     context: Tensor | None = None  # Ids of the context in the cache, [batch, depth].
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
 
@@ -190,14 +190,13 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape, True
 
     def _new_shape(self, batch: int, length: int) -> Shape:
+        experts = captured_experts(self.model, batch)
         cache = StaticKVCache(self.model, batch=batch, length=length, trial=self._trial)
         self._trial = cache.trial
         device = cache.position.on_device.device
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
         logits: list[Tensor] = []
-
-        experts = captured_experts(self.model, batch) if self._capture else None
 
         def step() -> None:
             with experts_as(self.model, experts):
@@ -251,6 +250,7 @@ class StaticCacheDecoder(TorchDecoder):
         return StepFacts(
             graph_kernels=captured.kernels if captured else None,
             attention=self.step.attention(self.shape.cache),
+            experts=self.shape.experts,
             products=self.step.products({batch, *(batch * length for length in self.shape.prefills)}),
         )
 
@@ -265,7 +265,7 @@ class StaticCacheDecoder(TorchDecoder):
             graph_replays=self._replays if self._capture else None,
             graph_kernels=last.graph_kernels,
             attention=last.attention,
-            experts=(self.shape and self.shape.experts) or experts_implementation(self.model),
+            experts=last.experts or experts_implementation(self.model),
             kernels_used=self.step.kernels_used(last.attention) if last.attention else self.step.linear_kernels(),
             **(self._captured_prefill.facts(self.shape) if self._captured_prefill else {}),
             **self.step.facts(has_shape=self.shape is not None),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Batch: TypeAlias = "Sequence[TokenIds] | Tensor"  # Token ids, [batch][tokens].
+PYTHON_RULE = "the gated delta rule is transformers' Python loop, because the package fla is not installed"
 CHUNK = 4096  # Maximum tokens per forward pass of a prefill: larger activations would exceed the KV cache itself.
 
 
@@ -153,7 +155,14 @@ def measure_load(
     )
     coverage_of = weight_coverage if prepared.quantization is None else coverage_after_forward
     coverage = coverage_of(loaded.model) if loader.has_low_bits else None
-    return loaded.model, facts.model_copy(update={"coverage": coverage})
+    update = {"coverage": coverage, "notes": (*facts.notes, *fallback_notes(loaded.model))}
+    return loaded.model, facts.model_copy(update=update)
+
+
+def fallback_notes(model: nn.Module) -> tuple[str, ...]:
+    """Return a note if transformers computes a recurrence in Python, because a package of kernels is missing."""
+    has_rule = any("GatedDelta" in type(module).__name__ for module in model.modules())
+    return (PYTHON_RULE,) if has_rule and find_spec("fla") is None else ()
 
 
 def expert_modules(model: nn.Module) -> list[Any]:

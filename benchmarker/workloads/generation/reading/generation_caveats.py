@@ -19,7 +19,7 @@ from benchmarker.report.caveats import (
     unfinished,
     variants_by,
 )
-from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes
+from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes, kinds_words
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.limit_tables import impossible
@@ -32,6 +32,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
         *impossible(rows),
         *disturbed(rows),
         *_partly_quantized(records),
+        *_partly_native(records),
         *_dummy(rows),
         *checkpoint_notes(records),
         *_types(records),
@@ -57,6 +58,16 @@ def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
         return coverage.words if coverage and coverage.unquantized_share > MOST_UNQUANTIZED else None
 
     return [f"{names(variants)}: {text}." for text, variants in variants_by(records, words).items()]
+
+
+def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
+    """Return the kernels by kind of module of the engine native, if they are not all its own."""
+
+    def words(record: GenerationRecord) -> str | None:
+        kernels = record.engine.modules if record.engine else ()
+        return None if all(use.origin == "benchmarker" for use in kernels) else kinds_words(kernels)
+
+    return [f"{names(variants)} by kind of module: {text}." for text, variants in variants_by(records, words).items()]
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
