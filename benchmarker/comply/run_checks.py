@@ -283,8 +283,11 @@ def check_weights(subject: Subject) -> Finding:
         reason = "the engine has the weights in a process of its own, which does not count them after loading"
         return subject.not_applicable("weights", reason)
     loads = [record.load for record in cast("Sequence[GenerationRecord]", subject.records) if record.load]
-    expected, owner = (loads[0].weight_bytes, "the record's") if loads else (subject.opened_bytes, "the loaded")
-    ratio = now_bytes / (expected or now_bytes)
+    sizes = [load.weight_bytes for load in loads] or [subject.opened_bytes or now_bytes]
+    # The record that differs most.
+    expected = max(sizes, key=lambda size: abs(now_bytes / size - 1))
+    ratio = now_bytes / expected
+    owner = "the record's" if loads else "the loaded"
     text = f"{ratio:.4f} of {owner} {gib(expected)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
     return subject.judged("weights", text, holds=abs(ratio - 1) <= WITHIN)
 

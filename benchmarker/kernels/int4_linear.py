@@ -42,7 +42,7 @@ class Int4Linear(nn.Module):
         self.register_buffer("bias", bias)
 
     def qzero_format(self) -> int:
-        """Return gptqmodel's number for the format whose zero points are not stored minus 1."""
+        """Return 2, gptqmodel's number for the format that stores zero points without subtracting 1."""
         return 2
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -248,7 +248,7 @@ class SourceBenchmarker(Bench):
     def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory with the peaks of the engine's process, or of each of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
-        # The peak of an external engine is unknown if another program freed memory: do not use this process's instead.
+        # The peak of an external engine is None if another program freed memory. This process's peak is not its peak.
         if self.source.is_elsewhere or peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)

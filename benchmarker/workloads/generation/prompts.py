@@ -21,7 +21,7 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.generation.spec import Point
 
 Window = tuple[int, ...]
-TRIES = 16  # Windows of text tried per prompt to find different ones: few one-token prompts are different.
+TRIES = 16  # Windows of text that are tried per prompt to find one that no other sequence of the batch has.
 
 
 @dataclass(frozen=True)
