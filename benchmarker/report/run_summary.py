@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 
-DISTURBED = (
-    "Other programs disturbed this measurement: its times may be too long, and their reason is not explained. Measure "
-    "again after these programs have ended."
-)
+DISTURBED = "Other programs disturbed the run: its speed is not explained. Measure again after they have ended."
 
 
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:

@@ -255,7 +255,8 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
     rounds_at_once = file.rounds / math.ceil(file.rounds / workers)
     guess = schedule.duration(tasks, schedule.judgements, rounds_at_once=rounds_at_once, judges=workers)
-    load = f" ({schedule.load_per_core:.1f} other programs per core)" if schedule.load_per_core >= BUSY_LOAD else ""
+    others = f" ({schedule.load_per_core:.1f} other programs per core; rounds that they disturb are left out)"
+    load = others if schedule.load_per_core >= BUSY_LOAD else ""
     lines = [
         f"plan: {rounds} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",

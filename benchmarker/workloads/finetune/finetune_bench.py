@@ -179,7 +179,6 @@ class FinetuneBench(Bench):
         return fields
 
     def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
-        """Return a step that alternates over the point's batches, and the first batch."""
         batches = on_device(self._text.batches(point), self._device.torch_name)
         turns = cycle(batches)
         step = TrainingStep(

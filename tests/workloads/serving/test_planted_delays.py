@@ -60,6 +60,7 @@ def planted(slowness: float, processes: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.by_hand
 def test_planted_delays_are_measured_and_a_slower_twin_is_called_slower(tmp_path):
     slownesses, urls = {"planted": 1.0, "twin": SLOWNESS}, {}

@@ -85,6 +85,12 @@ def _autoround(model: Any, source: str, target: str, device: str, pieces: list[l
         enable_torch_compile=device != "cpu",
     )
     rounding.quantize_and_save(target, format="auto_round")
+    # AutoRound writes to a folder of its own name in the target.
+    (config,) = Path(target).rglob("config.json")
+    for path in list(config.parent.iterdir()):
+        path.rename(Path(target) / path.name)
+    if config.parent != Path(target):
+        config.parent.rmdir()
 
 
 def _cast(folder: Path, dtype: str) -> None:
