@@ -192,7 +192,9 @@ def test_loads_of_other_requests_are_kept_apart(tmp_path):
     plain = cell_of_load(FAST.load(concurrency=4), concurrency=4)
     chat = plain.model_copy(update={"prompt_tokens": 0, "dataset": "chat.jsonl (1234ab)"})
     spread = plain.model_copy(update={"length_spread": 0.3, "shared_prefix": 1024})
-    text = to_markdown(compare_records([serving_record("fp16", [plain, chat, spread])]))
+    records = [serving_record("fp16", [plain, chat, spread]), serving_record("gptq", [plain])]
+    text = to_markdown(compare_records(records))
+    assert "(512 prompt tokens, 128 new tokens): fp16 4 or more; gptq 4 or more." in text
     assert "(128 new tokens, chat.jsonl (1234ab)): fp16 4 or more." in text
     assert "(512 prompt tokens, 128 new tokens, lengths ±30 %, 1024 shared tokens): fp16 4 or more." in text
 

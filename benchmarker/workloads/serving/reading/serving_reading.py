@@ -125,7 +125,12 @@ def remarks(rows: Sequence[ServingRow]) -> list[str]:
         shapes = series_of(rows, axis)
         for shape, variants in shapes.items():
             where = f" ({shape.words})" if len(shapes) > 1 else ""
-            texts = "; ".join(f"{plain_line(name)} {largest_text(members, axis)}" for name, members in variants.items())
+            # A variant may have loads of other requests alone.
+            texts = "; ".join(
+                f"{plain_line(name)} {largest_text(members, axis)}"
+                for name, members in variants.items()
+                if len(shapes) == 1 or any(row.status != "not measured" for row in members)
+            )
             lines.append(f"{LOAD_UNITS[axis].capitalize()} within {rows[0].slo.words}{where}: {texts}.")
             if axis == "concurrency":
                 lines += [f"{words}{where}." for members in variants.values() if (words := _crossover(members))]
