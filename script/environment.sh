@@ -25,7 +25,7 @@ install() {
     while { sleep 10 && kill -0 $$; } >/dev/null 2>&1; do
         echo "  $((SECONDS - started)) s: $(find .venv -name '*.dist-info' | wc -l) packages installed;" \
             "$(sed -n 's/^ *\([A-Z][a-z]*ing .\{,50\}\).*/\1/p' "$log" | tail -n 1)"
-    done &
+    done {lock}>&- &
     # Ctrl-C does not reach a background process of a script.
     trap "kill $!" EXIT
     # Most of the 18,000 files are never imported. Python compiles the others at their first import, which saves a
@@ -44,8 +44,15 @@ if [ -n "${PYTHON:-}" ]; then
 else
     PYTHON=$PWD/.venv/bin/python
     wanted=$(cat pyproject.toml script/constraints.txt | cksum)
-    if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
+    is_ready() { [ "$(cat .venv/.installed 2>/dev/null)" = "$wanted" ]; }
+    if ! is_ready; then
         base=$(find_python)
+        mkdir -p .venv
+        # Two set-ups at once, from two terminals, would install into each other's half-finished packages.
+        exec {lock}>.venv/.lock
+        flock -n "$lock" || { echo "waiting for another set-up of .venv"; flock "$lock"; }
+    fi
+    if ! is_ready; then
         started=$SECONDS
         echo "setting up .venv, once (about 2 GB), step 1 of 2: torch"
         "$base" -m venv .venv
@@ -55,4 +62,5 @@ else
         echo "$wanted" >.venv/.installed
         echo ".venv is ready after $((SECONDS - started)) s; for the benchmarker command: . .venv/bin/activate"
     fi
+    [ -z "${lock:-}" ] || exec {lock}>&-
 fi

@@ -213,13 +213,16 @@ def checkpoints_page() -> str:
         f"<!-- formats, by script/make_docs.py -->\n{markdown_table(headings, rows)}",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "
         "format, and a row of vLLM is refused if no layer runs quantized. benchmarker's authors have run GPTQ through "
-        "vLLM, and no other of these formats. benchmarker's own layers for compressed-tensors ran on CPUs only, and "
-        "`native` has run neither them nor AWQ.",
+        "vLLM, and no other of these formats. benchmarker's own layers for compressed-tensors ran on CPUs only, "
+        "its layer for FP8 in blocks nowhere, and `native` has run neither them nor AWQ.",
         "`--load-format dummy` writes random weights with the tensors of a format, so that it is timed at full size "
         f"without a download: `--quant` {', '.join(f'`{scheme}`' for scheme in SCHEMES)}, `fp8-checkpoint`, "
         "`autoround`, `awq`, or `gptq` with `--option bits=8`, `desc_act=true` or `sym=false`. Zero points of AWQ and "
         "of `sym=false` differ between groups, as in trained checkpoints. `benchmarker checkpoint make -o FOLDER` "
         "writes such a checkpoint, or one of bitsandbytes or torchao, to a folder.",
+        "It quantizes a real model with `--quant w4a16`, `w8a8`, `fp8-dynamic`, `awq` or `autoround` after "
+        "`benchmarker engine install llm-compressor`; `awq` is stored as symmetric W4A16 of compressed-tensors. Then "
+        "`run --model FOLDER --quality quick --quality-baseline MODEL` measures it.",
     ]
     return "\n\n".join(parts) + "\n"
 

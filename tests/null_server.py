@@ -2,6 +2,7 @@
 
     python tests/null_server.py --port 8000 --ttft-s 0.1 --itl-s 0.03
 
+--late-every 20 --late-s 0.5 delays every twentieth answer by half a second;
 --die-after ends it after so many requests; --usage-with-choice answers like llama-server, whose last choice is empty.
 """
 
@@ -50,6 +51,8 @@ class NullServer:
             sys.exit(3)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         prompt, count = request["prompt"], request["max_tokens"]
+        if self.arguments.late_every and self.requests % self.arguments.late_every == 0:
+            started_s += self.arguments.late_s
         for number in range(count):
             due_s = started_s + self.arguments.ttft_s + number * self.arguments.itl_s
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
@@ -71,6 +74,8 @@ async def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ttft-s", type=float, default=0.0)
     parser.add_argument("--itl-s", type=float, default=0.0)
+    parser.add_argument("--late-every", type=int, default=0)
+    parser.add_argument("--late-s", type=float, default=0.0)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--usage-with-choice", action="store_true")
     arguments = parser.parse_args()

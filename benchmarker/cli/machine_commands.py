@@ -199,17 +199,24 @@ def make_checkpoint(
     job: Any = make_job(_typed(model, revision, load_format, dtype, quant, option))
     from benchmarker.checkpoints.base import Target
     from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.llm_compressor import check_made, method_of, quantize
     from benchmarker.quantization.load import prepare_checkpoint
     from benchmarker.quantization.registry import loader_options
     from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint
 
     if output is not None:
         check_new(output)
+    method = method_of(job.model, job.variant)
+    if method:
+        check_made(method, output)
     with quiet_libraries(verbose=verbose) as streams:
         terminal, found = Terminal(verbose=verbose, streams=streams), find_device(device)
-        checkpoint = prepare_checkpoint(job.model, job.variant, found, terminal)
-        if output is not None:
-            target, options = Target(found.torch_name, job.model.dtype), loader_options(job.variant)
+        source = job.variant.model_copy(update={"quant": "fp16", "options": {}}) if method else job.variant
+        checkpoint = prepare_checkpoint(job.model, source, found, terminal)
+        target, options = Target(found.torch_name, job.model.dtype), loader_options(job.variant)
+        if output is not None and method:
+            quantize(method, checkpoint, target, output, terminal)
+        elif output is not None:
             save_checkpoint(job.variant.quant, checkpoint, options, target, output, terminal)
         terminal.line(f"ready: {output or checkpoint.folder}")
         if output is not None and checkpoint.dummy:

@@ -152,7 +152,8 @@ def sweep_config(
     terminal.line(f"records: {sweep.folder}")
     failures = sweep.progress.failures
     if stopped or any(failure.fault.kind == "disturbed" for failure in failures):
-        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
+        shared = ["--shared-imports"] if settings.shared_imports else []
+        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder), *shared]
         terminal.line(f"resume with: {shlex.join(again)}")
     if is_compared:
         terminal.line(_draw(sweep.folder, report))

@@ -182,10 +182,10 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
-    """Return the differences between records of one variant in `form` and in `choices`, such as an engine's kernel.
+    """Return the differences in `form` and in `choices`, such as a kernel, between records of the same variant.
 
     Only records with the same device and cells must have the same choices, because an engine's choice may depend on
-    both. A record without the choice agrees with all.
+    both. A record that lacks a choice agrees with all records.
     """
     by_name: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:

@@ -145,11 +145,16 @@ class SizeWords:
 
     def size(self, fall: Crossover, whole: Callable[[float], int], unit: str = "") -> str:
         """Return a crossover and its interval, rounded by `whole`: `6 [4, 9]`, or with a unit `6 tokens [4, 9]`."""
-        number, sizes = f"{whole(fall.size):,}{unit}", list(self.ratios)
+
+        def text(size: float) -> str:
+            # An exact crossing at 8 is 7.999... after exp and log.
+            return f"{whole(round(size, 6)):,}"
+
+        number, sizes = f"{text(fall.size)}{unit}", list(self.ratios)
         if not fall.has_interval:
             return f"{number} (no interval: fewer than three rounds)"
-        low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
-        high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
+        low = f"under {sizes[0]:,}" if fall.low is None else text(fall.low)
+        high = f"over {sizes[-1]:,}" if fall.high is None else text(fall.high)
         return f"{number} [{low}, {high}]"
 
     def _span(self, sizes: Sequence[int]) -> str:

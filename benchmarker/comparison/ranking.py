@@ -1,4 +1,4 @@
-"""The order of the variants in one cell, and the test that the fastest differs significantly from the others."""
+"""Ranking of the variants in one cell, with tests whether the fastest is significantly faster than the others."""
 
 from __future__ import annotations
 

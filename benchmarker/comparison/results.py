@@ -84,7 +84,7 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[str]]) -> list[str]:
-    """Return the distinct lines of all sweeps. A line that only some sweeps have begins with their names."""
+    """Return the distinct lines of all sweeps. If only some sweeps have a line, their names precede it."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, side in (results.sides or {"": results}).items():
         for line in lines_of(cast("ResultsT", side)):

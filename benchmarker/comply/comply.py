@@ -23,6 +23,7 @@ from benchmarker.core.formatting import MISSING
 from benchmarker.core.tables import Block, Column, Sheet, bullets
 from benchmarker.execution.jobs import job_path, saved_jobs
 from benchmarker.hardware.device import find_device
+from benchmarker.hardware.monitor import BUSY_CORES, load_per_core
 from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.comply_file import ComplyFile, Finding, judged, not_applicable, read_findings, write_findings
 from benchmarker.schema.job import Job
@@ -51,6 +52,8 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     results = results_of_records(collected.records, sweep_baseline=collected.baseline)
     device = find_device(jobs[0].device if jobs else "auto")
     device_name = environment(device).device.name
+    if (load := load_per_core()) > BUSY_CORES:
+        report(f"note: other programs use this machine ({load:.1f} per core): checks of times fail on a busy one")
     report("this machine: a planted delay and simulated sweeps")
     findings = [*check_planted_delay(device), check_memory(device), check_power()]
     findings += [check_order(folder, collected.records), *check_false_verdicts(results)]

@@ -51,7 +51,7 @@ class Terminal:
             self._print(text)
 
     def note(self, text: str) -> None:
-        """Print a line, wrapped between words. A child process does not wrap it, because its parent will."""
+        """Print a line, wrapped between words. A child process does not wrap, because its parent wraps the line."""
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         width = sys.maxsize if PARENT in os.environ else self._width
         lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -237,10 +237,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
             "compare the numbers with rocm-bandwidth-test, and report differences",
         )
     if machine.hub:
-        yield _note(
-            f"the Hugging Face hub cannot be reached ({machine.hub})",
-            "measure with --load-format dummy, or give --model a folder",
-        )
+        yield _note(f"the Hugging Face hub cannot be reached ({machine.hub})", "give --model qwen3-small, or a folder")
     if machine.free_bytes < MODEL_BYTES:
         yield _no(
             f"{gib(machine.free_bytes)} are free for {machine.cache}, and Qwen3-4B takes {gib(MODEL_BYTES)}",
@@ -248,8 +245,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
         )
     if machine.busy_processors > BUSY_CORES:
         yield _note(
-            f"other programs keep {machine.busy_processors:.1f} processors busy",
-            "end them: generate is host-bound on fast cards, so that they affect its times",
+            f"other programs keep {machine.busy_processors:.1f} processors busy", "end them: times may be too long"
         )
 
 

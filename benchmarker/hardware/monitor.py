@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarker.core.errors import ErrorKind
 from benchmarker.core.formatting import percent, plural
 from benchmarker.hardware.gpu import Gpu, GpuState, recorded_gpu
 from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, HostLoad
 
+CellKind = TypeVar("CellKind", bound=CellBase)
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
 BESIDE_S = 2 * PERIOD_S  # Distance to GPU states that a cell uses if none was read during it.
@@ -141,7 +143,7 @@ def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
     return conditions.processes is not None and conditions.processes > own_processes
 
 
-def with_gpu_state(cell: CellBase, monitor: Monitor | None, *, own_processes: int, allow_shared: bool) -> CellBase:
+def with_gpu_state(cell: CellKind, monitor: Monitor | None, *, own_processes: int, allow_shared: bool) -> CellKind:
     conditions = monitor.between(*cell.timed_at) if monitor and cell.timed_at and not cell.conditions else None
     if conditions is None:
         return cell
@@ -244,7 +246,7 @@ class HostGauge:
         return count
 
 
-def with_host_load(cell: CellBase, host: HostGauge | None) -> tuple[CellBase, str | None]:
+def with_host_load(cell: CellKind, host: HostGauge | None) -> tuple[CellKind, str | None]:
     """Return the cell with the host load of its timed interval, and why an "ok" cell is disturbed, or None."""
     load = host.between(*cell.timed_at) if host and cell.timed_at and not cell.host_load else None
     if load is None:
@@ -254,11 +256,12 @@ def with_host_load(cell: CellBase, host: HostGauge | None) -> tuple[CellBase, st
 
 def why_disturbed(load: HostLoad) -> str | None:
     """Return the reason if other programs affected a time measured under this load; None otherwise."""
-    if load.steal_share > MAXIMAL_STEAL:
-        return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
-    if load.others_share > MAXIMAL_OTHERS and load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S:
+    is_preempted = load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S
+    if is_preempted and load.others_share > max(MAXIMAL_OTHERS, load.steal_share):
         aside = f"put the process aside {load.involuntary_switches_per_s:.0f} times a second"
         return f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and {aside}"
+    if load.steal_share > MAXIMAL_STEAL:
+        return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
     return None
 
 
@@ -323,7 +326,7 @@ class Surroundings:
                 self._monitor.read()
             self._read_s = time.time()
 
-    def beside(self, cell: CellBase, *, own_processes: int) -> tuple[CellBase, str | None]:
+    def beside(self, cell: CellKind, *, own_processes: int) -> tuple[CellKind, str | None]:
         """Return the cell with GPU state, host load and flags, and why it is disturbed, or None."""
         cell = with_gpu_state(cell, self._monitor, own_processes=own_processes, allow_shared=True)
         cell, why = with_host_load(cell, self._host)

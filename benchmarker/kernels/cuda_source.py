@@ -1,8 +1,8 @@
-"""CUDA C++ kernels, compiled at run time by the NVRTC that torch ships, and launched early.
+"""CUDA C++ kernels, compiled at run time by the NVRTC that torch ships, and launched with PDL.
 
-Triton decides which lane of a warp holds which number. Kernels that depend on the lane, as for the operands of tensor
-cores, are `.cu` files in this folder. Their constants are macros, so each shape is one program. No CUDA toolkit is
-needed. NVRTC compiles one program at a time, in 0.2 to 0.7 s, so machine code is stored next to the compilers' caches.
+In Triton, the compiler assigns numbers to the lanes of a warp. Kernels that need a certain assignment, as for operands
+of tensor cores, are `.cu` files in this folder. Their constants are macros, so each shape is compiled separately. No
+CUDA toolkit is needed. NVRTC takes 0.2 to 0.7 s per kernel, so machine code is stored next to the compilers' caches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 FOLDER = Path(__file__).parent
 HOPPER = (9, 0)  # Compute capability of Hopper.
 HOPPER_ALONE = ("prefill_gemm",)
-"""Sources that use instructions of Hopper alone (wgmma) and are compiled for its own architecture."""
+"""Sources with instructions that only Hopper has (wgmma). They are compiled for its architecture sm_90a."""
 SHARED_BYTES_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 REGISTERS_ATTRIBUTE = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
 EARLY_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -34,7 +34,7 @@ SYMBOLS = {
     "w4a16_gemm": "matmul_4bit_kernel",
     "permute_rows": "rows_by_lane_kernel",
 }
-"""Kernels whose name differs from their file's, because recorded profiles contain the name."""
+"""Names of kernels by file, if they differ: recorded profiles contain these older names."""
 
 
 def symbol(name: str) -> str:
@@ -42,7 +42,7 @@ def symbol(name: str) -> str:
 
 
 class CudaSourceError(RuntimeError):
-    """Error of NVRTC or the driver, with its message."""
+    """NVRTC or the CUDA driver reported an error. The message contains its text."""
 
 
 class _Attribute(ctypes.Structure):
@@ -65,12 +65,12 @@ class CudaKernel:
     function: ctypes.c_void_p
     threads: int
     shared_bytes: int
-    registers: int  # Registers of each thread at its start.
+    registers: int  # Number of registers per thread at the start of the kernel.
     device: torch.device
 
     def __call__(self, blocks: int, arguments: Sequence[Tensor | TensorMap | int | float | None]) -> None:
-        """Launch on torch's current stream. Tensors and None are passed as pointers, maps as 128 bytes, numbers in 32
-        bits."""
+        """Launch on torch's current stream. Tensors and None are passed as pointers, TensorMaps as 128 bytes, and
+        numbers as 32 bits."""
         values = [_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         early = _Attribute(id=EARLY_ATTRIBUTE, value=1)
@@ -85,7 +85,7 @@ class CudaKernel:
 def cuda_kernel(
     name: str, macros: tuple[tuple[str, int], ...], threads: int, shared_bytes: int, device: torch.device
 ) -> CudaKernel:
-    """Return the kernel of the file `name`.cu, compiled with these macros once for each process and device."""
+    """Return the kernel of the file `name`.cu, compiled with these macros and loaded once per process and device."""
     with torch.cuda.device(device):
         binary = _binary(name, macros, torch.cuda.get_device_capability(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -98,7 +98,7 @@ def cuda_kernel(
 
 
 def compile_only(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> None:
-    """Compile a kernel without loading it; several threads may do so at once."""
+    """Compile a kernel without loading it. Several threads may call this at once."""
     _binary(name, macros, torch.cuda.get_device_capability(device))
 
 
@@ -120,7 +120,7 @@ def _options(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[i
 class Source:
     name: str
     text: str
-    headers: Mapping[str, str]  # Texts of the headers, by name.
+    headers: Mapping[str, str]  # Texts of the headers by file name.
 
 
 def compiled(source: Source, options: Sequence[str]) -> bytes:
@@ -151,7 +151,7 @@ def _read(size_of: Any, read: Any, program: ctypes.c_void_p) -> bytes:
 
 @cache
 def why_no_source() -> str | None:
-    """Return why kernels cannot be compiled or loaded here, or None."""
+    """Return why CUDA kernels cannot be compiled or loaded on this machine; None if they can."""
     try:
         _nvrtc()
         _driver()
@@ -203,7 +203,7 @@ def _check_driver(status: int) -> None:
 
 
 def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
-    """Return stored machine code, or compile and store it. `made_of` lists options, sources and compiler version."""
+    """Return the machine code stored under the key `made_of` (sources, options, compiler), or compile and store it."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     digest = sha256("\0".join(made_of).encode()).hexdigest()
@@ -213,7 +213,7 @@ def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
     binary = compile_it()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written under another name and renamed, so that no process reads half a file.
+        # Written in a temporary folder and then renamed, so that no process reads an incomplete file.
         with TemporaryDirectory(dir=path.parent) as folder:
             (Path(folder) / path.name).write_bytes(binary)
             (Path(folder) / path.name).replace(path)
@@ -222,23 +222,23 @@ def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
 
 BYTES = 128  # Bytes of the driver's CUtensorMap.
 ALIGNMENT = 64
-ELEMENT_TYPES = {1: 0, 2: 1, 4: 2}  # CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16 and UINT32, by an element's bytes.
+ELEMENT_TYPES = {1: 0, 2: 1, 4: 2}  # CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16 and UINT32, by bytes per element.
 SWIZZLES = {False: 0, True: 3}  # CU_TENSOR_MAP_SWIZZLE_NONE and _128B
 NOT_INTERLEAVED = ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 PROMOTED_TO_256_BYTES = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 
 
-DIMENSIONS = 3  # Dimensions of every map; missing ones have size 1.
+DIMENSIONS = 3  # Dimensions of every map; a tensor with fewer is padded with dimensions of size 1.
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Tensor of which Hopper's copy engine (TMA) copies boxes to shared memory."""
+    """Description of a tensor for Hopper's copy engine (TMA), which copies boxes of the tensor to shared memory."""
 
     tensor: Tensor  # At most three dimensions, contiguous rows; start and strides are multiples of 16 bytes.
     box: tuple[int, ...]  # Size of a box, innermost dimension first, at most 256 each.
     swizzled: bool = False
-    """True to permute units of 16 bytes in lines of 128, so that eight lines use all memory banks."""
+    """True to permute units of 16 bytes in lines of 128 bytes, so that reads of eight lines have no bank conflicts."""
 
     @property
     def sizes(self) -> list[int]:
@@ -250,13 +250,13 @@ class TensorMap:
 
     @property
     def pitches(self) -> list[int]:
-        """Strides in bytes, without the innermost dimension's."""
+        """Strides in bytes of all dimensions except the innermost."""
         size = self.tensor.element_size()
         strides = [stride * size for stride in reversed(self.tensor.stride()[:-1])]
         return [*strides, self.tensor.nbytes][: DIMENSIONS - 1]
 
     def encoded(self, encode: Callable[..., int], check: Callable[[int], None]) -> Any:
-        """Return the map as encoded by `encode` (cuTensorMapEncodeTiled); `check` raises if that returns an error."""
+        """Return the 128 bytes written by `encode` (cuTensorMapEncodeTiled); `check` raises for its error codes."""
         room = ctypes.create_string_buffer(BYTES + ALIGNMENT)
         encoded = (ctypes.c_char * BYTES).from_buffer(room, -ctypes.addressof(room) % ALIGNMENT)
         sizes, pitches = (ctypes.c_uint64 * 3)(*self.sizes), (ctypes.c_uint64 * 2)(*self.pitches)

@@ -1,8 +1,8 @@
 """Decode attention with grouped query heads (GQA) as one kernel, for short KV caches.
 
-For short caches, launching several kernels takes longer than reading keys and values. Each program takes one key head
-of one sequence with all its query heads, and iterates over the filled positions with an online softmax (Milakov and
-Gimelshein, 2018, arXiv:1805.02867). It is written in Triton and runs on NVIDIA and AMD.
+For short caches, launching several kernels takes longer than reading keys and values. Each program computes one key
+head of one sequence with all its query heads, and iterates over the filled positions with an online softmax (Milakov
+and Gimelshein, 2018, arXiv:1805.02867). The kernel is written in Triton and runs on NVIDIA and AMD.
 """
 
 import torch
@@ -12,16 +12,16 @@ from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-SMALLEST_TILE = 16  # Smallest number of rows of a matrix product in the tensor cores.
+SMALLEST_TILE = 16  # Minimum number of rows of a tensor core product.
 BLOCK_BYTES = 64 * 128 * 2
-"""Bytes of keys per iteration. With the values and copies of both, they fit in the LDS of an AMD GPU (64 KiB)."""
+"""Bytes of keys per iteration. Keys, values and copies of both fit in an AMD GPU's shared memory (64 KiB)."""
 
 
-BEST_UNDER_POSITIONS = 1024  # Cache length from which a split-KV kernel is faster.
+BEST_UNDER_POSITIONS = 1024  # Cache length from which a split-KV kernel is faster than this kernel.
 
 
 def supports(key: Tensor) -> str | None:
-    """Return why this kernel is not used for a cache of shape [batch, key heads, positions, head_dim], or None."""
+    """Return why this kernel is not used for a cache [batch, key heads, positions, head_dim]; None if it is used."""
     positions, head_dim = key.shape[2:]
     if not key.is_cuda:
         return "not on a GPU"
@@ -31,7 +31,7 @@ def supports(key: Tensor) -> str | None:
 
 
 def is_tile(head_dim: int) -> bool:
-    """Return whether the head size is a power of two of at least 16."""
+    """Return True if the head size is a power of two of at least 16."""
     return head_dim >= SMALLEST_TILE and head_dim & (head_dim - 1) == 0
 
 
@@ -42,13 +42,13 @@ def decode_attention_kernel(  # type: ignore[no-untyped-def]
     group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     if early:
-        # The next product may prefetch its weights.
+        # PDL: let the next kernel start and prefetch its weights.
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     sequence = tl.program_id(0)
     head = tl.program_id(1)
     filled = tl.load(lengths + sequence)
-    # Compiled code passes it in 64 bits.
+    # Compiled code passes `scaling` in 64 bits.
     scale = tl.cast(scaling, tl.float32)
     row = tl.arange(0, rows)
     dim = tl.arange(0, head_dim)
@@ -80,8 +80,8 @@ def decode_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor,
 
     Args:
         query: [batch, heads, head_dim].
-        key: As stored, [batch, positions, key heads, head_dim], as the value.
-        lengths: Filled positions of each sequence, at least one, [batch], int32.
+        key: Stored keys, [batch, positions, key heads, head_dim]; `value` has the same layout.
+        lengths: Number of filled positions of each sequence, at least 1, [batch], int32.
     """
     batch, heads, head_dim = query.shape
     positions, key_heads = key.shape[1], key.shape[2]

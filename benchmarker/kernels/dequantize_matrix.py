@@ -1,9 +1,9 @@
 """Dequantization of a packed matrix to 16 bits, for prefills that are too long for the quantized GEMM.
 
 Each packed weight is read once and each result written once: 3 bytes per int8 weight, 2.5 per 4-bit weight. Weights are
-rounded once, as the libraries round them: int8 and bitsandbytes codes are scaled in 32 bits, GPTQ's in the type of the
-scales. The inputs are in natural order or in the order of `packed_weights.by_lane`, so that rows for `prefill_gemm`
-need no reordering.
+rounded once, as the libraries round them: int8 numbers and bitsandbytes' codes are scaled in 32 bits, GPTQ's numbers in
+the type of the scales. The inputs of the result are in natural order or in the order `packed_weights.by_lane`, to be
+multiplied by rows that were permuted for `prefill_gemm`.
 """
 
 import torch
@@ -16,7 +16,7 @@ from benchmarker.kernels.packed_weights import Packed, by_lane, is_int4_by_group
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
 WORDS, COLUMNS, WARPS = 4, 512, 8
-"""Tile and warps for GPTQ: fastest of seven, 44.7 us (2.8 TB/s) for 19456 x 2560 weights on an H100 (2026-11-24)."""
+"""Tile and warps for GPTQ, the fastest of seven: 44.7 us (2.8 TB/s) for 19456 x 2560 weights (H100, 2026-11-24)."""
 CHUNKS, CHUNK_WARPS = 512, 4
 """Tile and warps for int8 and codes, in chunks of eight consecutive weights (one 16-byte store)."""
 
@@ -29,7 +29,7 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
     """Shapes: words [length, outputs]; zeros [groups, outputs / 8]; scales [groups, outputs]; matrix [length * 8,
     outputs]. `in_group`, the words that share a scale, and 8 are multiples of `tile_words`."""
     column = tl.program_id(0) * tile_columns + tl.arange(0, tile_columns)
-    # The matrix may have more than 2**31 elements; a tile has fewer.
+    # 64 bits: the matrix may have more than 2**31 elements, unlike a tile.
     start = tl.program_id(1).to(tl.int64) * tile_words * outputs
     in_chunk = tl.program_id(1) * tile_words % 8 * 8
     word = tl.arange(0, tile_words)
@@ -43,7 +43,7 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
         weight = number.to(scales.dtype.element_ty) * scale[None, :]
         row = word[:, None] * 8 + place
         if is_by_lane:
-            # Input 16 * lane + 8 * word + 4 * half + 2 * product + pair.
+            # Index of the input: 16 * lane + 8 * word + 4 * half + 2 * product + pair.
             row += in_chunk
             product = row // 8 % 2 * 2 + row // 2 % 2
             row = product * 16 + row % 2 * 8 + row // 16 * 2 + row // 4 % 2 - in_chunk
@@ -56,7 +56,7 @@ def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: igno
     """Return the offsets of the four input pairs of each chunk in the packed weights, [tile, 4]."""
     chunk, pair = tl.arange(0, tile)[:, None], tl.arange(0, 4)[None, :]
     if is_by_lane:
-        # A chunk has two of 64 inputs from each of four lanes.
+        # Of 64 inputs, a chunk has two from each of four lanes.
         return chunk // 8 * 32 + pair * 8 + chunk % 8
     return chunk * 4 + pair
 
@@ -105,7 +105,7 @@ def unpack_matrix(
 ) -> Tensor:
     """Return the dequantized matrix, [inputs, outputs]; `packed_weights.packed_of` describes the arguments.
 
-    In memory, GPTQ's matrix has the outputs innermost, all others have the inputs innermost, as in the packed weights.
+    As in the packed weights, the innermost dimension in memory is the outputs for GPTQ, else the inputs.
     """
     return unpack(packed_of(weights, scales, zeros, form, outputs), dtype)
 
@@ -130,14 +130,14 @@ def _empty(like: Tensor, form: str, inputs: int, outputs: int, dtype: torch.dtyp
 
 
 def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
-    """Dequantize by a kernel on a GPU, by torch operators elsewhere, with inputs in natural order or `by_lane`."""
+    """Dequantize by a kernel on a GPU, else by torch operators. The inputs are in natural order or `by_lane`."""
     if packed.words.is_cuda:
         return launch(packed, dtype, is_by_lane=is_by_lane)
     matrix = _by_operators(packed, dtype)
     if not is_by_lane:
         return matrix
     placed = by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T
-    # Strides as documented in `unpack_matrix`.
+    # With the strides that `unpack_matrix` documents.
     return placed.contiguous() if is_int4_by_group(packed.form) else placed
 
 
@@ -154,7 +154,7 @@ def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:
 
 
 def launch(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
-    """Dequantize by a kernel; inputs and groups are multiples of 8, or of 64 if `is_by_lane`."""
+    """Dequantize by a kernel. Numbers of inputs and group sizes must be multiples of 8, or of 64 if `is_by_lane`."""
     outputs, words, scales = packed.outputs, packed.words, packed.scales
     inputs = packed.length * packed.in_word
     matrix = _empty(scales, packed.form, inputs, outputs, dtype)

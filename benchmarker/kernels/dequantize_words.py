@@ -1,11 +1,11 @@
 """Dequantization of packed words inside a GEMM: int8, GPTQ's 4-bit numbers and bitsandbytes' codes to 16-bit floats.
 
-On NVIDIA the words of two neighbouring inputs are unpacked together, so that most instructions produce two weights. The
-bits of a number become the lowest mantissa bits of a float of known value (1,024 in float16, 128 in bfloat16), which is
-then subtracted exactly. Other devices and Triton's interpreter use plain operations.
+On NVIDIA, two neighbouring words are unpacked together, so that most instructions produce two weights. The bits of a
+number are written to the lowest mantissa bits of a known float (1,024 in float16, 128 in bfloat16), which is then
+subtracted without rounding. Other devices and Triton's interpreter use ordinary operations.
 
-Each function takes a tile of words, [outputs, words], so that the compiler unpacks in the registers that feed the
-tensor cores, and returns one tile for each position in a word.
+Each function unpacks a tile of words, [outputs, words], in the registers from which tensor cores read their operand,
+and returns a tuple of tiles: tile i has weight i of each word.
 """
 
 import struct
@@ -30,7 +30,7 @@ def _ptx(registers: str, lines: list[str]) -> str:
 
 
 def _ptx_int8(*, bf16: bool) -> str:
-    """Return PTX for byte `at` of two words ($4, $5) with the sign bit flipped: 1,024 + 128 + number in float16.
+    """Return PTX that unpacks two words ($4, $5) with flipped sign bits: a byte gives 1,024 + 128 + number in float16.
 
     bfloat16 has seven mantissa bits after 128, so the eighth bit is subtracted: 128 + lower seven bits - (128 or 256).
     """
@@ -64,14 +64,14 @@ def _ptx_gptq(*, bf16: bool) -> str:
 
 
 def _ptx_codes(table: str, *, bf16: bool) -> str:
-    """Return PTX that looks codes up by warp shuffles: each lane holds one table entry twice in 32 bits.
+    """Return PTX that looks codes up by warp shuffles: each lane holds two copies of one table entry in 32 bits.
 
     A shuffle uses only the lowest four bits of a code. $4 to $7 are four pairs of 16-bit words, $0 to $15 their codes.
     """
     numbers = [_bits(number, bf16=bf16) for number in NUMBERS[table]]
     packed = [numbers[at] | numbers[at + 1] << 16 for at in range(0, 16, 2)]
     lines = ["mov.u32 lane, %laneid;", "and.b32 place, lane, 1;", "setp.eq.b32 odd, place, 1;"]
-    # Eight registers: bits 1 to 3 of the lane select one, bit 0 selects a half.
+    # Select this lane's table entry from eight registers: bits 1 to 3 of the lane select a register, bit 0 its half.
     for bit, count in ((1, 4), (2, 2), (3, 1)):
         lines += [f"and.b32 place, lane, {1 << bit};", "setp.ne.b32 upper, place, 0;"]
         for at in range(count):
@@ -109,7 +109,7 @@ CODE_REGISTERS = tl.constexpr("=&r," * 16 + "r,r,r,r")
 
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_int8(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Unpack four int8 of each 32-bit word, lowest byte first."""
+    """Unpack the four int8 numbers of each 32-bit word, lowest byte first."""
     if not by_ptx:
         weights = (
             (words << 24 >> 24).to(tl.float32).to(kind), (words << 16 >> 24).to(tl.float32).to(kind),
@@ -128,7 +128,7 @@ def unpack_int8(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
 
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Unpack eight 4-bit numbers of each 32-bit word, lowest bits first, and subtract 8."""
+    """Unpack the eight 4-bit numbers of each 32-bit word, lowest bits first, and subtract 8."""
     if not by_ptx:
         weights = (
             ((words >> 0 & 15) - 8).to(tl.float32).to(kind), ((words >> 4 & 15) - 8).to(tl.float32).to(kind),
@@ -151,7 +151,7 @@ def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
 def unpack_codes(  # type: ignore[no-untyped-def]
     words, numbers, fp4: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr
 ):  # fmt: skip
-    """Unpack the four codes of each 16-bit word, upper bits of a byte first, by the FP4 or NF4 table (`numbers`)."""
+    """Return the table values (`numbers`) of the four codes of each 16-bit word, upper bits of a byte first."""
     if not by_ptx:
         weights = (
             tl.load(numbers + (words >> 4 & 15)).to(kind), tl.load(numbers + (words & 15)).to(kind),

@@ -1,12 +1,13 @@
 """Fusion of linears that share an input: query, key and value, and an MLP's gate and up.
 
-Each kernel has a fixed cost: bitsandbytes' needs 6 us for the smallest matrix, and one small matrix does not fill an
-H100. So the weights are concatenated and multiplied by one kernel, like vLLM's `QKVParallelLinear` and
-`MergedColumnParallelLinear`. Each linear's weight becomes a view of its part, so nothing is stored twice.
+Each kernel has a fixed cost: bitsandbytes' kernel takes 6 us for the smallest matrix, and one small matrix does not
+fill an H100. So the weights are concatenated and multiplied by one kernel, like vLLM's `QKVParallelLinear` and
+`MergedColumnParallelLinear`. Each linear's weight becomes a view of the concatenated weight, so no weight is stored
+twice. Linears whose products inductor compiles are not fused.
 
-GPTQ's outputs are adjacent in memory, so its words, zeros and scales are joined by columns. With one row that gained
-nothing; with 8 rows the products of a layer took 61 us joined and 76 us separately (H100). gptqmodel's own forward gets
-contiguous copies for each call. Products of inductor are not fused.
+In GPTQ, outputs are adjacent in memory, so words, zeros and scales are joined by columns. Joining saves nothing with
+one row; with 8 rows, the products of a layer took 61 us joined and 76 us separate (H100). gptqmodel's own forward needs
+contiguous words and makes copies in each call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from benchmarker.kernels.gemv_tensor_core import OUTPUTS_STEP
 
 
 def fuse_linears(model: PreTrainedModel) -> list[nn.Module]:
-    """Fuse linears with the same input, and return those that are fused. A second call changes nothing."""
+    """Fuse linears with the same input, and return all fused linears. A second call changes nothing."""
     linears = [
         module
         for module in model.modules()
@@ -56,13 +57,13 @@ def _is_gptq(linear: nn.Module) -> bool:
 
 
 def _groups_by_input(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield linears with the same input in the order of their calls, found by running the model over one token."""
+    """Run the model over one token; yield groups of linears with the same input, in the order of their calls."""
     calls: list[tuple[Any, Tensor]] = []
     hooks = [
         linear.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs[0]))) for linear in linears
     ]
     try:
-        # Without this, gptqmodel would compile its dequantization for this one token.
+        # force_eager: gptqmodel would otherwise compile its dequantization for this single token.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), use_cache=False)
     finally:
@@ -70,7 +71,7 @@ def _groups_by_input(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator
             hook.remove()
     # A weight that is used twice cannot become a view of one matrix.
     uses = Counter(id(_weight_of(linear)) for linear, _ in calls)
-    # All these tensors are alive, so their ids are unique.
+    # `calls` keeps all tensors alive, so their ids are unique.
     for tensor_id in dict.fromkeys(id(tensor) for _, tensor in calls):
         group = [linear for linear, tensor in calls if id(tensor) == tensor_id]
         if len(group) > 1 and all(uses[id(_weight_of(linear))] == 1 for linear in group):
@@ -92,7 +93,7 @@ def _attach(linears: Sequence[Any], fused: nn.Module) -> None:
 
 
 def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
-    """Return one linear's outputs: the group's first linear runs the fused linear, the last discards its output."""
+    """Return one linear's outputs. The group's first linear runs the fused linear, the last one frees its output."""
     part: FusedSlice = linear.fused_slice
     whole = part.fused.linear
     if not (is_one_query(hidden, linear) or _is_several(hidden, whole)):
@@ -109,13 +110,13 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _is_several(hidden: Tensor, fused: Any) -> bool:
     if hasattr(fused, "qweight"):
-        # gptqmodel would need contiguous copies.
+        # Only compiled code: gptqmodel's forward would copy the words in each call.
         return is_compiled_rows(hidden)
     return is_several_queries(hidden) or is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused)
 
 
 def _fuse(linears: Sequence[Any]) -> nn.Module | None:
-    """Return one linear with all weights, or None if class, type, bias or inputs differ."""
+    """Return a linear with the weights of all linears; None if their class, type, bias or number of inputs differ."""
     are_gptq = {_is_gptq(linear) for linear in linears}
     if True in are_gptq:
         return None if False in are_gptq else join_gptq(linears)
@@ -167,9 +168,9 @@ def _fuse_parameters(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
 
 
 def _fuse_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
-    """Concatenate bitsandbytes weights, or return None for double quantization and weights repacked for a CPU.
+    """Return a linear with the concatenated bitsandbytes weights; None if double-quantized or repacked for a CPU.
 
-    The weights and scales of each linear become views of the result.
+    The weights and scales of each of the `linears` become views of the result.
     """
     from bitsandbytes.functional import QuantState
     from bitsandbytes.nn.modules import Params4bit
@@ -204,14 +205,14 @@ def _fuse_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
     )  # fmt: skip
 
 
-PACKED = ("qweight", "qzeros", "scales")  # Tensors of a linear that have its outputs in columns.
+PACKED = ("qweight", "qzeros", "scales")  # Tensors of a GPTQ linear, whose columns are outputs.
 
 
 def join_gptq(linears: Sequence[Any]) -> nn.Module | None:
-    """Return one linear with the words of all; each linear's words become columns of it.
+    """Return a linear with the joined words of all linears, whose own words become columns of the joined words.
 
-    Returns None if groups, zeros, types or biases differ, if columns would not start at a multiple of 16 bytes, or if
-    the quantized GEMM does not support the form, since gptqmodel would then copy the words in each call.
+    Return None if groups, zeros, types or biases differ, if columns would not start at a multiple of 16 bytes, or if
+    the quantized GEMM does not support the form: gptqmodel's forward would then copy the words in each call.
     """
     first = linears[0]
     if len({_kind(linear) for linear in linears}) > 1 or first.packed_form is None:
@@ -239,7 +240,7 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
 
 
 def separate_gptq(linear: Any) -> None:
-    """Give a joined linear contiguous words again."""
+    """Replace a joined linear's tensors by contiguous copies."""
     for name in PACKED:
         part: Tensor = getattr(linear, name)
         part.data = part.data.contiguous()

@@ -1,7 +1,7 @@
-"""SwiGLU inside the gate-and-up kernel, for MLPs whose gate and up are fused (`fuse_qkv_gate_up`).
+"""Fusion of SwiGLU into other kernels, for MLPs whose gate and up are fused (`fuse_qkv_gate_up`).
 
-For one row this saves a kernel without weights, 2 us per layer on an H100. For a prefill with packed weights, SwiGLU
-writes its rows in the order that `prefill_gemm` reads (`permute_rows`).
+For one row, the GEMV of gate and up computes SwiGLU, which saves a kernel, 2 us per layer on an H100. For a prefill
+with packed weights, the kernel that permutes rows for `prefill_gemm` computes SwiGLU (`permute_rows`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from benchmarker.kernels.permute_rows import swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import are_ordered_by_kernel, packed_product, product_of_placed
 from benchmarker.kernels.rewritten_module import SwigluKernels, with_forward
 
-CLOSE = 0.02  # Largest relative difference from the MLP's own forward, in 16 bits.
-SCALES = (1, 16)  # Scales of the random inputs.
+CLOSE = 0.02  # Largest relative difference from the MLP's own forward that passes, in 16 bits.
+SCALES = (1, 16)  # Factors on the random inputs.
 
 
 def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
-    """Fuse SwiGLU into MLPs with fused gate and up, and return those with the kernel for one row.
+    """Fuse SwiGLU into MLPs with fused gate and up; return the MLPs that use the GEMV with SwiGLU for one row.
 
-    Their linears and hooks on them are not called. A second call changes nothing.
+    The linears of these MLPs, and hooks on the linears, are not called. A second call changes nothing.
     """
     modules: list[Any] = list(model.modules())
     for module in modules:
@@ -71,18 +71,18 @@ def _is_swiglu(mlp: Any, form: Callable[[Any, Tensor], Tensor]) -> bool:
 
 
 def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Tensor) -> bool:
-    """Return whether a form of SwiGLU reproduces an MLP's outputs for random inputs with the properties of `like`.
+    """Return True if `form` reproduces an MLP's outputs for random inputs of the shape, type and device of `like`.
 
     Large inputs are included because some models clip activations.
     """
     sample = torch.randn(1, 1, len(like), generator=torch.Generator().manual_seed(0))
     ordinary, *larger = (_difference(mlp, form, (scale * sample).to(like)) for scale in SCALES)
-    # Large inputs may overflow 16 bits with real weights; such a result is inconclusive.
+    # With real weights, large inputs may overflow 16 bits: a NaN for a large input is not counted as a difference.
     return ordinary <= CLOSE and not any(difference > CLOSE for difference in larger)
 
 
 def _difference(mlp: Any, form: Callable[[Any, Tensor], Tensor], hidden: Tensor) -> float:
-    # Without this, gptqmodel would compile its dequantization for this one token.
+    # force_eager: gptqmodel would otherwise compile its dequantization for this single token.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         expected, made = mlp(hidden).float(), form(mlp, hidden).float()
     return float((made - expected).norm() / expected.norm())

@@ -1,13 +1,13 @@
 """Attention of the fused decode layer: RMS norms of query and key heads, rotary embedding, KV cache write and
 attention.
 
-Each program takes one key head, or a part of its positions, with all its query heads. The online softmax (Milakov and
-Gimelshein, 2018, arXiv:1805.02867) of the first part starts with the new key and value. A program reads its first
-positions before it waits for the previous kernel (programmatic dependent launch); at 128 positions these are all.
+Each program computes one key head, or a part of its positions, with all its query heads. The online softmax (Milakov
+and Gimelshein, 2018, arXiv:1805.02867) of the first part starts with the new key and value. A program reads its first
+block of positions before it waits for the previous kernel (PDL); at 128 positions this block is the whole cache.
 
-A longer cache is split into parts, because a GPU has more multiprocessors than a model has key heads. The part that
-ends last combines the sums of all (flash decoding, Dao et al., 2023). The number of parts depends on the size of the
-cache, not on the filled positions. Time per layer with the heads of Qwen3-4B on one H100 (2026-11-25,
+The positions of a longer cache are split among several programs, because a GPU has more multiprocessors than a model
+has key heads. The program that ends last combines all sums (flash decoding, Dao et al., 2023). The number of parts
+depends on the size of the cache, not on the filled positions. Time per layer with Qwen3-4B's heads (H100, 2026-11-25,
 `tests/benchmarks/decode_attention_times.py`): 5.6 us at 384 positions, 8.5 at 1,100, 13.2 at 4,224 and 31.6 at 16,512
 (2,140 GB/s).
 """
@@ -22,20 +22,20 @@ from benchmarker.kernels.decode_attention import SMALLEST_TILE
 from benchmarker.kernels.launch_support import arrived, can_start_early, tl, triton
 
 AHEAD_BYTES = 128 * 128 * 2
-"""Bytes of a block of keys that are read ahead, and as many of values; half of it with `MANY_PARTS`."""
+"""Bytes of keys, and of values, that a program reads before it waits; half as many with `MANY_PARTS`."""
 WHOLE_POSITIONS = 256
-"""Largest cache that is not split. Timed with 8 key heads of 128 numbers in 16 bits only: two blocks."""
-FEW_POSITIONS = 512  # Largest cache with one part per block; longer ones have `MANY_PARTS` per key head.
+"""Largest cache that is not split, two blocks. Timed only with 8 key heads and head_dim 128 in 16 bits."""
+FEW_POSITIONS = 512  # Largest cache with one program per block; a longer cache has `MANY_PARTS` per key head.
 MANY_PARTS = 32
-"""About two programs per multiprocessor of an H100 with 8 key heads: one reads while the other computes."""
+"""Programs per key head. With 8 key heads, an H100 has two per multiprocessor: one reads while the other computes."""
 NOTHING = -1e30  # Finite stand-in for -inf (-inf minus -inf is NaN).
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Norms and scaling of a layer's attention."""
+    """RMS norms of heads, and scaling, in a layer's attention."""
 
-    query_gain: Tensor | None  # Weight of the query heads' RMS norm, [head_dim]; None without norms of heads.
+    query_gain: Tensor | None  # Weight of the query heads' RMS norm, [head_dim]; None if heads have no norm.
     key_gain: Tensor | None
     epsilon: float
     scaling: float
@@ -44,15 +44,15 @@ class Heads:
 
 @dataclass(frozen=True)
 class Rotation:
-    cosines: Tensor  # [positions, head_dim], float32, as the sines.
+    cosines: Tensor  # [positions, head_dim], float32; `sines` has the same shape.
     sines: Tensor
 
 
 class Cut(NamedTuple):
     parts: int  # Programs per key head.
-    block: int  # Positions per iteration. A part takes every `parts`-th block.
+    block: int  # Positions per iteration. A program computes every `parts`-th block.
     warps: int = 8
-    stages: int = 1  # Triton's `num_stages`: 1 and 2 read a block after the previous one is done, 3 reads one ahead.
+    stages: int = 1  # Triton's `num_stages`: 3 reads the next block during the current one; 1 and 2 do not.
 
 
 def cut_of(positions: int, bytes_of_key: int) -> Cut:
@@ -103,7 +103,7 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
         new_rotated *= _norm_factor(new_key, epsilon, head_dim, 0)
     kept_key = new_rotated.to(key.dtype.element_ty)
     place = (filled * key_heads + head) * head_dim + dim
-    # The first part attends to the new position.
+    # The program of part 0 computes the new position.
     is_new = part == 0
     tl.store(key + place, kept_key, mask=(dim >= 0) & is_new)
     tl.store(value + place, new_value, mask=(dim >= 0) & is_new)
@@ -154,7 +154,7 @@ def _leave(  # type: ignore[no-untyped-def]
 def _add_up(  # type: ignore[no-untyped-def]
     sums, output, first_head, heads, dim, group: tl.constexpr, head_dim: tl.constexpr, parts: tl.constexpr
 ):  # fmt: skip
-    """Combine the parts of a key head's query heads."""
+    """Combine the sums of all parts of a key head, for its query heads."""
     part = tl.arange(0, triton.next_power_of_2(parts))
     is_part = part < parts
     for query in tl.static_range(group):
@@ -213,12 +213,12 @@ def fused_decode_attention(
     lengths: Tensor,
     cut: Cut | None = None,
 ) -> Tensor:
-    """Attend with one layer, append its key and value to the cache, and return [heads * head_dim].
+    """Append the new key and value to one layer's cache, and return its attention, [heads * head_dim].
 
     Args:
         product: Outputs of q_proj, k_proj and v_proj, concatenated.
-        key: Cache as stored, [1, positions, key heads, head_dim], as the value.
-        lengths: Filled positions including the new one, [1], int32.
+        key: Stored keys of the cache, [1, positions, key heads, head_dim]; `value` has the same layout.
+        lengths: Number of filled positions, the new position included, [1], int32.
     """
     key_heads, head_dim = key.shape[2:]
     group = len(product) // head_dim // key_heads - 2

@@ -8,9 +8,9 @@
 | norm; gate and up; SwiGLU | `gemv_*` |
 | down; residual | `gemv_*` |
 
-torch's compiler makes 12 to 16 kernels of it, and reads no weights between two of them. Each of the five starts while
-the previous one ends and prefetches weights. A layer qualifies by its modules, by their behaviour, and by comparing one
-run of the layer with one run of its fused form.
+torch.compile makes 12 to 16 kernels of a layer, between which no weights are read. Each of the five kernels starts
+while the previous kernel ends, and prefetches weights. A layer is supported if its modules are known, if they behave as
+expected, and if one run of the layer and one run of the fused layer have the same result.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ PARTS = {
     "self_attn": (ATTENTION, ATTENTION | {"q_norm", "k_norm"}),
     "mlp": ({"gate_proj", "up_proj", "down_proj"},),
 }
-"""Sets of the modules with parameters in a supported layer: without norms of heads as in Llama, with them in Qwen3."""
+"""Sets of the modules with parameters in a supported layer, by parent: Qwen3 has norms of heads, Llama does not."""
 CUTS = ("sliding_window", "attn_logit_softcapping")
 """Attention features that the short trial run cannot detect. A layer that uses one keeps the library's code."""
-CLOSE = 0.02  # Largest relative difference of the layer's update (output minus input), in 16 bits.
-ROUNDING = 0.002  # Allowed difference relative to the input, for layers with a small update.
+CLOSE = 0.02  # Largest relative difference of the layer's update (output minus input) that passes, in 16 bits.
+ROUNDING = 0.002  # Difference relative to the input that also passes, for layers with a small update.
 TRIED_POSITION = 5  # Position of the trial token; the cache before it holds random numbers.
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    key: Tensor  # [1, positions, key heads, head_dim], as the value.
+    key: Tensor  # [1, positions, key heads, head_dim]; `value` has the same layout.
     value: Tensor
 
 
 @dataclass(frozen=True)
 class FusedDecodeLayer:
-    """GEMVs of a layer with the operations that are fused into them."""
+    """The five kernels of a layer: GEMVs with fused operations, and attention."""
 
-    joint: Product  # Query, key and value.
+    joint: Product  # GEMV of query, key and value.
     heads: Heads
     output: Product
     gate_up: Product
@@ -74,7 +74,7 @@ class FusedDecodeLayer:
 
 
 def fused_decode_layer(layer: Any, key_heads: int) -> FusedDecodeLayer | None:
-    """Return the five kernels of a layer, or None if properties that one trial token may not show are not supported."""
+    """Return the five kernels of a layer; None if an unsupported property is found that a trial token may not show."""
     names = {name for name, _ in layer.named_modules()}
     if not all(name in names and _has_parts(layer.get_submodule(name), parts) for name, parts in PARTS.items()):
         return None
@@ -117,9 +117,9 @@ def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
 
 
 def is_rms_norm(norm: Any) -> bool:
-    """Return whether a norm computes x / rms(x) * weight and nothing else.
+    """Return True if a norm computes x / rms(x) * weight and nothing else.
 
-    The test vector has a mean other than 0, since some norms subtract the mean or add 1 to the weight.
+    Some norms subtract the mean, so the mean of the test vector is not 0; others add 1 to the weight.
     """
     if not hasattr(norm, "variance_epsilon"):
         return False
@@ -150,7 +150,7 @@ def _heads(attention: Any, key_heads: int) -> Heads | None:
 def _scaling(attention: Any) -> float | None:
     if any(getattr(attention, name, None) is not None for name in CUTS):
         return None
-    # Ministral 3 scales its queries by their position, from the position 8,192 or so on.
+    # Ministral 3 scales queries by their position, from about position 8,192 on.
     if "position_ids" in inspect.signature(attention.forward).parameters:
         return None
     try:
@@ -161,7 +161,7 @@ def _scaling(attention: Any) -> float | None:
 
 
 def norm_fusion(norm: Any, *, swiglu: bool = False, bias: Tensor | None = None) -> GemvFusion:
-    """Return the RMS norm before a GEMV, with an aligned copy of its weight if needed, and the bias after it."""
+    """Return the fusion of a GEMV with the RMS norm of its input and with a bias. Unaligned weights are copied."""
     gain = norm.weight if is_aligned(norm.weight) else norm.weight.detach().clone()
     return GemvFusion(gain=gain, epsilon=float(norm.variance_epsilon), residual=bias, swiglu=swiglu)
 
@@ -178,7 +178,7 @@ class _TriedCache:
 
 
 def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: int) -> bool:
-    """Return whether the fused form computes and stores the same as the layer for one random token; False on NaN."""
+    """Return True if `form` computes the layer's output, key and value for one random token; False for NaN."""
     dtype, device = layer.input_layernorm.weight.dtype, layer.input_layernorm.weight.device
     head_dim = form.heads.head_dim
     generator = torch.Generator().manual_seed(0)
@@ -189,7 +189,7 @@ def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: 
     hidden = random(1, 1, len(layer.input_layernorm.weight))
     cache = LayerCache(*(random(1, 2 * TRIED_POSITION, key_heads, head_dim) for _ in range(2)))
     tried = _TriedCache(cache.key.clone(), cache.value.clone())
-    # Written before the layer runs: the fused kernels read it before the previous kernel ends.
+    # Written before the layer runs: the fused kernels read the lengths before the previous kernel ends.
     lengths = torch.full((1,), TRIED_POSITION + 1, dtype=torch.int32, device=device)
     angles = tuple(part[TRIED_POSITION].to(dtype).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
     with torch.no_grad():
@@ -212,16 +212,16 @@ def _is_near(made: Tensor, expected: Tensor, before: Tensor) -> bool:
 
 class Product(Protocol):
     def __call__(self, hidden: Tensor, *, ends: GemvFusion) -> Tensor:
-        """Return the outputs of all linears for a vector, [in], in one vector."""
+        """Return the concatenated outputs of all linears for a vector, [in], with the fused operations `ends`."""
 
 
-GPTQ_STEP = 32  # All but the last of several separate matrices have a multiple of this many outputs.
+GPTQ_STEP = 32  # If several matrices share a GEMV, all but the last must have a multiple of 32 outputs.
 
 
 def product_of(linears: Sequence[Any], *, biased: bool = False) -> Product | None:
-    """Return the GEMV of linears with one input, in this order, or None if no single kernel computes it.
+    """Return a function that computes linears with the same input in one kernel; None if no kernel supports them.
 
-    The GEMV of `biased` linears adds no bias: it is a part of the `GemvFusion`.
+    The function adds no bias. Linears may have a bias only if `biased`: the caller adds it by `GemvFusion`.
     """
     kernels = {kernel_of(linear) for linear in linears}
     if len(kernels) > 1 or None in kernels or any((linear.bias is not None) != biased for linear in linears):
@@ -244,7 +244,7 @@ def _gptq(linears: Sequence[Any]) -> Product | None:
     if len(layouts) > 1 or (whole is None and any(linear.out_features % GPTQ_STEP for linear in linears[:-1])):
         return None
     matrices = _matrices(linears if whole is None else [whole])
-    # Some columns of a larger matrix only, or in another order.
+    # The words are columns of a larger matrix that has other columns too, or another order of columns.
     if not all(matrix.words.is_contiguous() for matrix in matrices):
         return None
     return partial(_gptq_product, matrices=matrices, gate_up=_matrices(linears))

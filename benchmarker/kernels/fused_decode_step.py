@@ -1,7 +1,7 @@
 """Decode step of one sequence, from token to token, with fused decode layers.
 
-Besides five kernels per layer it has one for the embedding, one for the last norm and the output layer, and two for the
-argmax: 184 in Qwen3-4B. The engine adds four kernels of torch for positions and tokens.
+The step has five kernels per layer, one for the embedding, one for the last norm and the output layer, and two for the
+argmax: 184 kernels in Qwen3-4B. The engine adds four kernels of torch for positions and tokens.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CLOSE = 0.1
-"""Largest relative difference of the logits for one token. Both computations round in dozens of layers; an unknown
-factor in the model causes a larger difference."""
+"""Largest relative difference of the logits for one token that passes. Rounding in dozens of layers causes less; an
+unknown factor in the model causes more."""
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
-"""Kinds of rotary embedding that depend on the position alone."""
-TRIED_TOKEN = 100  # Token of the trial run.
+"""Kinds of rotary embedding whose angles depend only on the position."""
+TRIED_TOKEN = 100  # Id of the token in the trial run.
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class FusedDecodeStep:
     layers: tuple[FusedDecodeLayer, ...]
     head_fusion: GemvFusion
     head: Product
-    rotary: nn.Module  # The model's module, from which `rotation` computes a table.
+    rotary: nn.Module  # The model's rotary embedding; `rotation` tabulates its cosines and sines.
 
     def __call__(
         self, token: Tensor, caches: Sequence[LayerCache], rotation: Rotation, lengths: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the next token, [1, 1], and the logits, [1, 1, vocabulary], for `lengths` filled positions with the
-        token's."""
+        """Return the next token, [1, 1], and the logits, [1, 1, vocabulary]. `lengths`: number of filled positions, the
+        token's position included, [1]."""
         hidden = self.embedding(token).flatten()
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, cache, rotation, lengths)
@@ -70,9 +70,9 @@ class FusedDecodeStep:
 
 
 def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep | None:
-    """Return the fused step of a model whose linears have this package's kernels, or None if it is not supported.
+    """Return the fused step of a model after `replace_linears`; None if the model is not supported.
 
-    Each layer and the whole model are compared with one run of the model, which is not changed.
+    Each fused layer and the fused step are compared with one run of the model. The model is not changed.
     """
     base: Any = model.base_model
     if not can_start_early(model.device) or not _has_known_ends(base):
@@ -85,7 +85,7 @@ def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep
     step = FusedDecodeStep(base.embed_tokens, layers, norm_fusion(base.norm), head, base.rotary_emb)
     rotation = step.rotation(2 * TRIED_POSITION)
     if rotation.cosines.shape[1] != layers[0].heads.head_dim:
-        # Partial rotary embedding.
+        # Partial rotary embedding is not supported.
         return None
     if not all(is_close(layer, form, rotation, key_heads) for layer, form in zip(base.layers, layers, strict=True)):
         return None
@@ -114,7 +114,7 @@ def _layers(base: Any, key_heads: int) -> tuple[FusedDecodeLayer, ...]:
 
 
 def _is_the_models(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
-    """Return whether the step reproduces the model's logits, and no soft cap follows the output layer."""
+    """Return True if the step reproduces the model's logits, and no soft cap follows the output layer."""
     embedding, head_dim = step.embedding.weight, step.layers[0].heads.head_dim
     token = torch.full((1, 1), TRIED_TOKEN % len(embedding), dtype=torch.int64, device=embedding.device)
     cache = LayerCache(*(embedding.new_zeros(1, 1, key_heads, head_dim) for _ in range(2)))

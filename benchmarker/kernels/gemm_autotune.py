@@ -1,11 +1,11 @@
 """Autotuning of the quantized GEMM: the candidates of each shape are timed once on a machine, and the choice is stored.
 
-Candidates are tiles of `quantized_gemm_triton`, cuts of `w4a16_gemm` and `prefill_gemm`, and dequantization with
-cuBLAS. Each is timed on the device alone, in a CUDA graph, with a cold L2 cache as in a model.
+Candidates are tiles of `quantized_gemm_triton`, cuts of `w4a16_gemm` and `prefill_gemm`, and dequantization followed by
+cuBLAS. Each candidate is timed in a CUDA graph, so without the host, with a cold L2 cache as in a model.
 
-If two candidates take nearly the same time, two processes could choose differently; sums would then round differently
-and random weights would generate other text. So all processes that share the compilers' caches share the first
-measurement. A file belongs to one GPU model, one version of torch and Triton and one state of this folder's sources.
+If two candidates take nearly the same time, two processes could choose differently; sums would round differently, and
+models with random weights would generate different texts. So all processes that share the compilers' caches use the
+first measurement. It is stored in a file per GPU model, version of torch and Triton, and content of this folder.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from benchmarker.kernels.launch_support import triton
 from benchmarker.kernels.packed_weights import Packed
 
 REPEATS = 12  # GEMMs per timed graph.
-REPLAYS = 3  # Replays of the graph, of which the shortest counts.
+REPLAYS = 3  # Replays of the graph; the shortest time counts.
 COMPILERS = 8  # Kernels compiled in parallel.
-COMPARED_ROWS = 256  # First and last rows of a result that are compared.
-MOST_OFF = 0.01  # Largest relative difference from the dequantized product. Rounding causes a tenth of it.
+COMPARED_ROWS = 256  # Number of first and of last rows of a result that are compared.
+MOST_OFF = 0.01  # Largest relative difference from the dequantized product that passes; rounding causes 0.001.
 
 
 @dataclass(frozen=True)
 class Way:
-    """One candidate. Both functions take the rows, in the order of `order_of`, and the weights."""
+    """One candidate kernel. Both functions are called with the rows, in the order of `order_of`, and the weights."""
 
     name: str  # Name in records.
     compile: Callable[[Tensor, Packed], object]
-    """Compiles the kernel without running it; several threads may do so at once."""
-    launch: Callable[[Tensor, Packed], Tensor]  # Returns the product, [rows, outputs].
+    """Function that compiles the kernel without running it. Several threads may call it at once."""
+    launch: Callable[[Tensor, Packed], Tensor]  # Function that returns the product, [rows, outputs].
 
 
 @dataclass(frozen=True)
 class Choice:
-    form: str  # See `Packed.form`.
+    form: str  # Value of `Packed.form`.
     rows: int
     inputs: int
     outputs: int
     way: str  # Name of the fastest candidate, a key of `us`.
     us: dict[str, float] = field(default_factory=dict)  # Time of each candidate, in microseconds.
     refused: dict[str, str] = field(default_factory=dict)
-    """Errors of candidates that did not compile, did not run or were wrong."""
+    """Errors of candidates that did not compile, did not run or returned a wrong result, by name."""
     is_lasting: bool = True
-    """False if a candidate failed while it ran, for example out of memory, and may win another time."""
+    """False if a candidate failed while it ran (out of memory, for example). The choice is then not stored."""
 
 
 _choices: dict[tuple[object, ...], tuple[Choice, Way]] = {}
@@ -65,8 +65,8 @@ def choices() -> tuple[Choice, ...]:
 
 
 def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], Sequence[Way]], expected: Way) -> Way:
-    """Return the candidate for a product, measured at its first call on this machine; `expected` gives the correct
-    result."""
+    """Return the fastest candidate for a product. It is measured at the first product of this shape on the machine;
+    the result of `expected` is the correct one."""
     key = (
         packed.form, packed.outputs, packed.length, packed.in_group, packed.scales.dtype, packed.is_in_place,
         len(hidden), hidden.dtype, hidden.device,
@@ -80,7 +80,7 @@ def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], 
         if choice is None:
             choice = measure(hidden, packed, list(ways.values()), expected)
             if choice.is_lasting:
-                # Another process may have stored its measurement first.
+                # If another process stored its measurement first, use that measurement.
                 choice = read_choice(kept(name, path, asdict(choice)), ways) or choice
         _choices[key] = choice, ways[choice.way]
     return _choices[key][1]
@@ -95,7 +95,7 @@ def read_choice(fields: dict[str, Any] | None, names: Collection[str]) -> Choice
 
 
 def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) -> Choice:
-    # Random inputs, because a model's rows may still be zero.
+    # Pseudo-random inputs, because a model's rows may still be zero.
     hidden = torch.empty_like(hidden).copy_(torch.arange(hidden.numel(), device=hidden.device).sin().view_as(hidden))
 
     def compiled(way: Way) -> str | None:
@@ -134,7 +134,7 @@ def _ends(result: Tensor) -> Tensor:
 
 
 def difference(result: Tensor, expected: Tensor) -> float:
-    """Return the relative difference in the Frobenius norm, infinite if not finite."""
+    """Return the relative difference in the Frobenius norm; inf for NaN or infinity."""
     off = float((result.float() - expected.float()).norm() / expected.float().norm())
     return off if off < float("inf") else float("inf")
 
@@ -145,7 +145,7 @@ def emptied_for(device: torch.device) -> Tensor:
 
 
 def graph_us(way: Callable[[], Tensor | None], emptied: Tensor) -> float:
-    """Return the time of a product in a graph, in microseconds, with the overwriting of the L2 cache (`emptied`)."""
+    """Return the microseconds of a product in a graph, including the time to overwrite the L2 cache (`emptied`)."""
     way()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(emptied.device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -174,7 +174,7 @@ def _first_line(error: Exception) -> str:
 
 
 def kept(name: str, path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the stored fields of a name, or None; `fields` are stored if there are none: the first process decides."""
+    """Return the fields stored in the file for `name`. If there are none, store and return `fields` (may be None)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+") as file:

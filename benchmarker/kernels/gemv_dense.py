@@ -1,7 +1,7 @@
 """W16A16 and W8A16 GEMV: a floating-point or int8 matrix times a vector.
 
-On Hopper and newer the kernel starts while the previous one ends (programmatic dependent launch), reads weights at once
-and waits for the vector. Inductor's GEMV waits before it reads anything: about 3 us per kernel in which memory is idle.
+On Hopper and newer, the kernel starts while the previous kernel ends (programmatic dependent launch): it reads weights
+at once and then waits for the vector. Inductor's GEMV waits before it reads: about 3 us per kernel with idle memory.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
 HELD_BYTES = 20 << 10  # Bytes of each row that are read before the wait.
 
-IN_A_LOAD = 16  # int8 numbers of the longest load; rows start at a multiple of it.
+IN_A_LOAD = 16  # int8 numbers in the longest load instruction; the length of a row is a multiple.
 
 
 def supports(linear: Any) -> str | None:
-    """Return why this kernel is not used for a linear, or None."""
+    """Return why this kernel is not used for a linear; None if it is used."""
     weight: Any = linear.weight
     if linear.in_features % IN_A_LOAD:
         return "inputs that are no multiple of 16"
@@ -34,7 +34,7 @@ def supports(linear: Any) -> str | None:
 
 
 def is_int8_by_row(weight: Any) -> bool:
-    """Return whether a weight is torchao's int8 with a scale per row, without zero points or quantized activations."""
+    """Return True for torchao's int8 weights with one scale per row, no zero points and unquantized activations."""
     if type(weight).__name__ != "Int8Tensor" or weight.act_quant_kwargs is not None:
         return False
     is_by_row = weight.act_pre_scale is None and weight.scale.numel() == len(weight)
@@ -42,20 +42,20 @@ def is_int8_by_row(weight: Any) -> bool:
 
 
 def as_rows(weight: Any) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix, [out, in], and the row scales, [out, 1], or None."""
+    """Return the matrix, [out, in], and the scales of its rows, [out, 1]; None for a floating-point matrix."""
     return (weight.qdata, weight.scale) if hasattr(weight, "qdata") else (weight, None)
 
 
 @dataclass(frozen=True)
 class Tile:
-    rows: int  # Outputs of a program, of each matrix.
-    chunk: int  # Numbers of a row per step.
+    rows: int  # Outputs per program and matrix.
+    chunk: int  # Weights of a row per step.
     warps: int
-    held: int  # Steps that are read ahead.
+    held: int  # Steps whose weights are read before the kernel waits for the vector.
 
 
 def tile_for(inputs: int, element_bytes: int, ends: GemvFusion) -> Tile:
-    """Return the tile for this row length. Small programs run concurrently: a tile of 40 KB was 20 % slower (H100)."""
+    """Return the tile for rows of `inputs` numbers. Small tiles run concurrently: 40 KB took 20 % longer (H100)."""
     rows = 2 if element_bytes == 1 and not ends.swiglu else 1
     chunk, warps = (512, 2) if inputs <= 4096 else (1024, 4)
     return Tile(rows, chunk, warps, HELD_BYTES // (chunk * element_bytes))
@@ -117,8 +117,8 @@ def _places(step: tl.constexpr, chunk: tl.constexpr):  # type: ignore[no-untyped
 def _weights(  # type: ignore[no-untyped-def]
     start, inside, step: tl.constexpr, inputs: tl.constexpr, chunk: tl.constexpr
 ):  # fmt: skip
-    """Return a step's weights, [chunk / 8, rows, 8]: the lanes of a warp read one row, a thread the same columns of all
-    rows."""
+    """Return a step's weights, [chunk / 8, rows, 8], in a layout in which a warp's lanes read one row, and each thread
+    the same columns of all rows."""
     place = _places(step, chunk)[:, None, :]
     is_inside = inside[None, :, None] & (place < inputs)
     return tl.load(start + place, mask=is_inside, other=0.0, eviction_policy="evict_first")
@@ -127,12 +127,12 @@ def _weights(  # type: ignore[no-untyped-def]
 def launch(
     hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
 ) -> Tensor:
-    """Run one kernel for the GEMV and its fused operations; return [out] (half for SwiGLU), summed in 32 bits.
+    """Run one kernel for the GEMV and its fused operations; return [out], or [out / 2] for SwiGLU, summed in 32 bits.
 
     Args:
         hidden: [in].
-        weights: [out, in], `in` a multiple of 16: floating point or int8. For SwiGLU the gate's rows, then up's.
-        scales: Row scales, [out] or [out, 1], or None.
+        weights: [out, in], `in` a multiple of 16, floating point or int8. For SwiGLU: rows of gate, then rows of up.
+        scales: Scales of int8 rows, [out] or [out, 1]; else None.
     """
     matrices = 2 if ends.swiglu else 1
     outputs, inputs = len(weights) // matrices, weights.shape[1]
@@ -164,7 +164,7 @@ def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # no
 
 @torch.library.custom_op("benchmarker::gemv_swiglu", mutates_args=())
 def gemv_swiglu(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """Return silu(gate @ hidden) * (up @ hidden); see `launch`."""
+    """Return silu(gate @ hidden) * (up @ hidden). Arguments as in `launch`."""
     return launch(hidden, rows, scales, GemvFusion(swiglu=True))
 
 

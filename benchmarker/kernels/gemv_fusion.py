@@ -1,7 +1,7 @@
-"""Operations that a GEMV computes besides its product: RMS norm of the vector, SwiGLU and residual.
+"""Operations that are fused into a GEMV: RMS norm of the vector, SwiGLU and residual.
 
-As separate kernels each takes 1 to 2 us of a layer on an H100. The norm needs no extra pass in Triton: its factor is
-applied to the result, since the product is linear.
+As a separate kernel, each operation takes 1 to 2 us per layer on an H100. In Triton, the norm needs no second pass over
+the vector: the product is linear, so the factor 1 / rms is applied to the result.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from benchmarker.kernels.launch_support import tl, triton
 @dataclass(frozen=True)
 class GemvFusion:
     gain: Tensor | None = None  # Weight of the RMS norm of the vector, [in], or None.
-    epsilon: float = 0.0  # Added to the mean square.
-    residual: Tensor | None = None  # Added to the product, [out], or None.
+    epsilon: float = 0.0  # Number that the RMS norm adds to the mean square.
+    residual: Tensor | None = None  # Vector that is added to the product, [out], or None.
     swiglu: bool = False  # True if the weights are gate and up, combined as silu(gate) * up.
 
 
@@ -37,7 +37,7 @@ def store_outputs(  # type: ignore[no-untyped-def]
     result, squares, epsilon, residual, output, first, outputs, inputs,
     each: tl.constexpr, matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr,
 ):  # fmt: skip
-    """Store the outputs from `first` on; with two matrices, apply SwiGLU. result: [matrices * each]."""
+    """Apply norm factor, SwiGLU (two matrices) and residual to result, [matrices * each]; store it from `first` on."""
     if normed:
         result *= norm_factor(squares, epsilon, inputs)
     if matrices == 2:

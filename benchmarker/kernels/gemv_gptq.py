@@ -1,7 +1,7 @@
 """W4A16 GEMV for GPTQ weights.
 
-Hopper and newer use tensor cores (`gemv_gptq.cu`) in 16 bits for groups of 128 inputs and zero points of 8; everything
-else uses `gemv_gptq_triton`. Inductor cannot launch kernels early, so the GEMV is an opaque operator.
+`gemv_gptq.cu` uses tensor cores of Hopper and newer, in 16 bits, for groups of 128 inputs and zero points of 8. All
+other cases use `gemv_gptq_triton`. The GEMV is an opaque operator, because inductor does not launch kernels with PDL.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from benchmarker.kernels.launch_support import is_aligned
 
 IN_A_WORD = 8
 ALL_EIGHT = -0x77777778  # Word of eight zero points of 8, as int32.
-TENSOR_TILE_OUTPUTS = 16  # Outputs of a tile of `gemv_gptq.cu`, of each matrix.
+TENSOR_TILE_OUTPUTS = 16  # Outputs per tile and matrix in `gemv_gptq.cu`.
 LARGEST_GROUP = 512
 
 
 def supports(linear: Any) -> str | None:
-    """Return why this kernel is not used for a linear, or None."""
+    """Return why this kernel is not used for a linear; None if it is used."""
     if type(linear).__name__ not in ("TorchLinear", "Int4Linear") or linear.bits != 4:
         return "not gptqmodel's TorchLinear in 4 bit"
     if not linear.qweight.is_cuda:
@@ -33,7 +33,7 @@ def supports(linear: Any) -> str | None:
 
 
 def layout_reason(linear: Any) -> str | None:
-    """Return which property of gptqmodel's packing is not supported, or None."""
+    """Return the unsupported property of the linear's packing by gptqmodel; None if it is supported."""
     if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % IN_A_WORD:
         return "zeros in an older format, an adapter, or outputs that are no multiple of 8"
     group = linear.in_features // len(linear.scales)
@@ -51,23 +51,22 @@ class Matrix:
     """Packed weights of one linear; for SwiGLU they may be columns of a larger matrix."""
 
     words: Tensor  # [in / 8, out], int32: eight consecutive inputs, lowest bits first.
-    zeros: Tensor | None  # Zero points, [groups, out / 8], int32: eight consecutive outputs. None if all are 8.
+    zeros: Tensor | None  # Zero points, [groups, out / 8], int32: eight outputs per word. None if all are 8.
     scales: Tensor  # [groups, out], 16 or 32 bits.
 
     @property
     def pitch(self) -> int:
-        """Words between rows."""
+        """Words from the start of a row to the start of the next row."""
         return self.words.stride(0)
 
 
 def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion = NO_FUSION) -> Tensor:
-    """Run one kernel for the GEMV and its fused operations; return all outputs (one matrix's for SwiGLU), summed in 32
-    bits.
+    """Run one kernel for the GEMV and its fused operations; return the outputs, summed in 32 bits.
 
     Args:
         hidden: [in].
-        matrices: One; two of equal pitch for SwiGLU; or three with concatenated outputs, all but the last a multiple of
-            32.
+        matrices: One matrix; gate and up of equal pitch for SwiGLU; or three matrices with concatenated outputs, of
+            which all but the last have a multiple of 32 outputs.
     """
     assert ends.swiglu or all(matrix.words.is_contiguous() for matrix in matrices)
     if takes_tensor_cores(hidden, matrices, ends):
@@ -106,7 +105,7 @@ def on_tensor_cores(
 
 @torch.library.custom_op("benchmarker::gemv_gptq", mutates_args=())
 def gemv_gptq(hidden: Tensor, words: Tensor, zeros: Tensor | None, scales: Tensor) -> Tensor:
-    """Return hidden @ ((numbers - zeros) * scales); see `Matrix`."""
+    """Return hidden @ ((numbers - zeros) * scales). `Matrix` describes the arguments."""
     return launch(hidden, [Matrix(words, zeros, scales)])
 
 

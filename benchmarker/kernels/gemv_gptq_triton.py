@@ -1,13 +1,13 @@
 """W4A16 GEMV for GPTQ in Triton, for all group sizes, zero points and GPUs that `gemv_gptq.cu` does not support.
 
-A program takes a few outputs and all their inputs; its warps take different groups. Words of neighbouring outputs are
-adjacent, and a thread reads four at once.
+A program computes a few outputs over all inputs; its warps compute different groups. Words of neighbouring outputs are
+adjacent, and a thread reads four of them at once.
 
-Numbers are not converted: four bits, left in their place, are a denormal 32-bit float, 2**149 times too small up to the
-position's factor. The vector is scaled in advance, so that a weight takes one instruction to mask and one to multiply
-and add. The vector is read in 16-byte loads; eight Triton loads would be a third of all instructions.
+Numbers are not converted: four bits of a word, masked but not shifted, are a denormal 32-bit float, number * 2**shift *
+2**-149. The vector is multiplied by the inverse factors in advance, so that a weight takes two instructions: mask, and
+multiply-add. The vector is read in 16-byte loads; eight Triton loads would be a third of all instructions.
 
-On Hopper and newer the kernel starts early and reads weights before it waits for the vector.
+On Hopper and newer, the kernel starts while the previous kernel ends, and reads weights before it waits for the vector.
 """
 
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from benchmarker.kernels.gemv_gptq import Matrix
 
 
-UNIT = tl.constexpr(2.0**96)  # Factor of the vector, whose numbers may be up to 2**24 before a group's sum overflows.
-UNITS = tl.constexpr(2.0**53)  # Remaining factor of the product: a number's bits are 2**-149 of it.
+UNIT = tl.constexpr(2.0**96)  # Factor on the vector. Vectors with numbers up to 2**24 do not overflow a group's sum.
+UNITS = tl.constexpr(2.0**53)  # Factor on the product: 2**96 * 2**53 * 2**-149 = 1.
 
 
 @dataclass(frozen=True)
 class Tile:
-    columns: int  # Outputs of each half: neighbours, or SwiGLU's gate and up.
+    columns: int  # Outputs per half of a tile; the halves are neighbours, or gate and up for SwiGLU.
     warps: int
-    held: int  # Steps that are read ahead.
+    held: int  # Steps whose weights are read before the kernel waits for the vector.
 
 
 def tile_for(groups: int, ends: GemvFusion) -> Tile:
@@ -112,7 +112,7 @@ def _products(  # type: ignore[no-untyped-def]
     words, words1, hidden, gain, squares, step: tl.constexpr, groups, in_group: tl.constexpr, columns: tl.constexpr,
     at_once: tl.constexpr, rows: tl.constexpr, normed: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """Return dot products of both halves, sums of the vector (both times `UNIT`), and squares."""
+    """Return (dot products of both halves * UNIT, sums of the vector * UNIT, squares of the vector)."""
     dot = tl.zeros([at_once, rows, columns], tl.float32)
     dot1 = tl.zeros([at_once, rows, columns], tl.float32)
     sum_of_hidden = tl.zeros([at_once, rows], tl.float32)
@@ -128,7 +128,7 @@ def _products(  # type: ignore[no-untyped-def]
                 squares += value * value
                 value *= gains[nibble]
             sum_of_hidden += value
-            # The last two numbers are shifted down; each of the others is 4 bits higher.
+            # Numbers 0 to 5 stay in place, each 4 bits higher than the previous; numbers 6 and 7 are shifted down.
             value *= UNIT / (16**nibble if nibble < 6 else 1)
             dot += _number(words[part], nibble) * value[:, :, None]
             dot1 += _number(words1[part], nibble) * value[:, :, None]
@@ -148,7 +148,7 @@ def _weights(  # type: ignore[no-untyped-def]
     words, zeros, scales, step: tl.constexpr, column, outputs, pitch, groups,
     in_group: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, zeroed: tl.constexpr,
 ):  # fmt: skip
-    """Return a step's words, tuple of [at_once, rows, columns], scales and zero points, [at_once, 1, columns]."""
+    """Return a step's words, a tuple of [at_once, rows, columns]; its scales and zero points, [at_once, 1, columns]."""
     parts = ()
     for part in tl.static_range(in_group // rows):
         group, word = _place(step, part, at_once, rows)
@@ -186,7 +186,7 @@ def _zero(zero, column, zeroed: tl.constexpr):  # type: ignore[no-untyped-def]
 def launch(
     hidden: Tensor, matrices: Sequence["Matrix"], ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
 ) -> Tensor:
-    """Run the Triton kernel; see `gemv_gptq.launch`."""
+    """Run the Triton kernel. Arguments and result as in `gemv_gptq.launch`."""
     first, second, third = [*matrices, matrices[-1], matrices[-1]][:3]
     (groups, outputs), in_group = first.scales.shape, len(first.words) // len(first.scales)
     count = outputs if ends.swiglu else sum(matrix.words.shape[1] for matrix in matrices)
@@ -215,7 +215,7 @@ def _arguments(matrix: "Matrix") -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _ptx(*, bf16: bool) -> str:
-    """Return PTX that reads eight numbers: $8 is the address, $9 is 0 to return zeros."""
+    """Return PTX that reads eight numbers from the address $8; if $9 is 0, it returns zeros."""
     lines = ["mov.b32 w0, 0;", "mov.b32 w1, 0;", "mov.b32 w2, 0;", "mov.b32 w3, 0;", "setp.ne.b32 inside, $9, 0;"]
     lines.append("@inside ld.global.v4.b32 {w0, w1, w2, w3}, [$8];")
     for word in range(4):
@@ -235,16 +235,16 @@ REGISTERS = tl.constexpr("=f," * 8 + "l,r")
 
 
 def can_read_by_ptx(*vectors: Tensor | None) -> bool:
-    """Return whether `read_eight` may read these vectors by PTX: 16-bit floats at a multiple of 16 bytes, or None."""
+    """Return True if `read_eight` can read these vectors by PTX: 16-bit floats aligned to 16 bytes, or None."""
     return all(vector is None or (vector.element_size() == 2 and is_aligned(vector)) for vector in vectors)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def read_eight(vector, place, inside, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the eight numbers from each place on as eight tensors, 0 if not `inside`; see `can_read_by_ptx`."""
+    """Return vector[place + i] for i = 0 to 7 as eight tensors, 0 if not `inside`. `by_ptx`: see `can_read_by_ptx`."""
     kind: tl.constexpr = vector.dtype.element_ty
     if by_ptx:
-        # Not pure: the compiler must not move the load before the wait for the previous kernel.
+        # is_pure=False: the compiler must not move the load before the wait for the previous kernel.
         numbers = tl.inline_asm_elementwise(
             READ_BF16 if kind == tl.bfloat16 else READ_F16, REGISTERS,
             [(vector + place).to(tl.int64), inside.to(tl.int32)], dtype=(tl.float32,) * 8, is_pure=False, pack=1,

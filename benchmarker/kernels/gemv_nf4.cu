@@ -23,7 +23,7 @@ struct Unit {
 struct Matrix {
     const uint4* codes;
     const float* scales;
-    int up;  // Rows from the gate's to up's.
+    int up;  // Number of rows from the gate's first row to up's first row.
 };
 
 __device__ Unit read_unit(const Matrix& matrix, int row, int unit, int t) {
@@ -31,11 +31,11 @@ __device__ Unit read_unit(const Matrix& matrix, int row, int unit, int t) {
     if (!IS_EVEN && unit >= UNITS_OF_ALL) return result;
     for (int half = 0; half < 2; half++) {
         const int chunk = unit * CHUNKS + (SWIGLU ? 0 : half);
-        // The last of an odd number of chunks is alone: there the other's sums stay 0.
+        // If the number of chunks is odd, the last chunk has no partner, whose sums stay 0.
         if (CHUNKS_OF_ALL % CHUNKS && chunk >= CHUNKS_OF_ALL) continue;
         const size_t place = (size_t)(row + (SWIGLU ? half * matrix.up : 0)) * CHUNKS_OF_ALL + chunk;
         read_weights(matrix.codes + place * 4 + t, result.codes[half]);
-        // Of two chunks a lane needs the scales of the one whose sums it gets.
+        // A lane reads the scales of only one of two chunks, the chunk whose sums it receives.
         if (!SWIGLU && half != t % 2) continue;
         read_scales(matrix.scales + place * 2, result.scales[SWIGLU ? half : 0]);
     }

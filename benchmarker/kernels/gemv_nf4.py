@@ -11,13 +11,13 @@ from benchmarker.kernels.launch_support import is_aligned
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-BLOCK = 64  # Weights per scale in this kernel.
-BLOCK_SIZES = (32, 64, 128)  # Weights per scale in other kernels of this package.
-TILE_OUTPUTS = 8  # Outputs of a tile; with SwiGLU of each matrix.
+BLOCK = 64  # Weights per scale that this kernel supports.
+BLOCK_SIZES = (32, 64, 128)  # Weights per scale that other kernels of this package support.
+TILE_OUTPUTS = 8  # Outputs per tile; for SwiGLU, per tile and matrix.
 
 
 def supports(linear: Any) -> str | None:
-    """Return why this kernel is not used for a linear, or None."""
+    """Return why this kernel is not used for a linear; None if it is used."""
     if not is_4bit(linear):
         return "not bitsandbytes' Linear4bit"
     if reason := layout_reason(linear):
@@ -29,12 +29,12 @@ def supports(linear: Any) -> str | None:
 
 
 def is_4bit(module: nn.Module) -> bool:
-    """Return whether a module is bitsandbytes' Linear4bit itself, not a wrapper of the same name."""
+    """Return True if a module is bitsandbytes' Linear4bit, not a wrapper of the same name."""
     return type(module).__name__ == "Linear4bit" and isinstance(module, nn.Linear)
 
 
 def layout_reason(linear: Any) -> str | None:
-    """Return which property of bitsandbytes' packing no kernel supports, or None."""
+    """Return the property of the linear's packing by bitsandbytes that no kernel supports; None if supported."""
     state = linear.weight.quant_state
     if state is None:
         return "weights that are not quantized yet"
@@ -52,7 +52,7 @@ def launch(
     hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, ends: GemvFusion = NO_FUSION, *,
     tile: gemv_tensor_core.Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """Run one kernel for the GEMV and its fused operations; see `gemv_nf4` and `gemv_tensor_core.launch`."""
+    """Run one kernel for the GEMV and its fused operations. Arguments: `gemv_nf4` and `gemv_tensor_core.launch`."""
     outputs = 2 * packed.numel() // len(hidden) // (2 if ends.swiglu else 1)
     return gemv_tensor_core.launch(
         "gemv_nf4", hidden, [packed, scales, numbers], [outputs], ends, tile=tile, outputs=outputs,
@@ -67,7 +67,7 @@ def gemv_nf4(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) ->
     Args:
         hidden: [in], 16 bits.
         packed: [out * in / 2, 1], uint8: two codes per byte, the earlier input in the upper four bits.
-        scales: One per block of 64 inputs, [out * in / 64], float32, row by row.
+        scales: Scales of the blocks of 64 inputs, [out * in / 64], float32, row by row.
         numbers: Value of each code before its scale, [16], float32.
     """
     return launch(hidden.contiguous(), packed, scales, numbers)

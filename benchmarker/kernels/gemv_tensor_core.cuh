@@ -28,7 +28,7 @@ constexpr int ZEROS = TABLE + 64;                  // 256 bytes of zeros, 64 off
 constexpr int VECTOR = TABLE + 512;
 constexpr int SUMS = VECTOR + 16 * PADDED;         // Each warp's sums, twice: of a tile, and of the one before it.
 
-// Where a thread stands; g and t as above. `part` counts the warps of its group.
+// Indices of a thread; g and t as above. `part` is the index of its warp in the group.
 struct Place {
     int group, part, lane, g, t;
 };
@@ -45,7 +45,7 @@ __device__ void write_table(Numbers numbers) {
     if (threadIdx.x < 16) *(uint4*)(memory + ZEROS + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
 }
 
-// sums += A * B, of two words' bytes FIRST and FIRST + 1: `word` is of row g, `other` of row g + 8.
+// sums += A * B for the weights of bytes FIRST and FIRST + 1: `word` is from row g of A, `other` from row g + 8.
 template <int FIRST>
 __device__ void multiply(float (&sums)[4], u32 word, u32 other, u32 own, u32 first, u32 second) {
     const u32 a[4] = {looked_up<FIRST>(word, own), looked_up<FIRST>(other, own), looked_up<FIRST + 1>(word, own),
@@ -61,7 +61,7 @@ __device__ void read_gain(const u16* gain, uint4 (&gains)[EACH]) {
 }
 
 __device__ u32 normed(u32 pair, u32 gain, float factor) {
-    const u32 unit = pair_of(low_of(pair) * factor, high_of(pair) * factor);  // Rounded between, as models do.
+    const u32 unit = pair_of(low_of(pair) * factor, high_of(pair) * factor);  // Rounded here, as in the models.
     return pair_of(low_of(unit) * low_of(gain), high_of(unit) * high_of(gain));
 }
 
@@ -75,7 +75,7 @@ __device__ float sum_of_block(float value) {
     return value;
 }
 
-// Wait for the kernel before, and bring the vector to shared memory, normed: numbers 8 at and on to VECTOR + place(at).
+// Wait for the previous kernel, and copy the normed vector to shared memory: numbers from 8 at on to VECTOR + place(at).
 template <class Place>
 __device__ void bring_vector(const u16* hidden, const uint4 (&gains)[EACH], float epsilon, Place place) {
     wait_for_the_last();
@@ -101,7 +101,7 @@ __device__ void bring_vector(const u16* hidden, const uint4 (&gains)[EACH], floa
     __syncthreads();
 }
 
-// Add up what the group's warps have in `sums`, [SPLIT, MATRICES * OUTPUTS], and write the tile's outputs.
+// Add the sums of the group's warps, [SPLIT, MATRICES * OUTPUTS], and write the tile's outputs.
 template <int OUTPUTS, int MATRICES>
 __device__ void write_outputs(const float* sums, int group, int part, int first, const u16* residual, u16* output) {
     meet(group + 1, SPLIT * WARP);

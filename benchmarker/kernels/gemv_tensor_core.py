@@ -18,28 +18,28 @@ from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
 from benchmarker.kernels.launch_support import can_start_early, is_aligned
 
 WARP = 32
-CHUNK = 128  # Inputs per warp step; CHUNK in the sources. The inputs are a multiple of it.
-OUTPUTS_STEP = 16  # The outputs of each matrix are a multiple of it.
-MOST_INPUTS = 32768  # Largest vector, which lies in shared memory.
-TABLE_BYTES = 256 * 256  # Shared memory of the pair table (`pair_table.cuh`), which comes first.
-VECTOR_AT = TABLE_BYTES + 512  # Offset of the vector in shared memory: table and zeros.
+CHUNK = 128  # Inputs per step of a warp, CHUNK in the CUDA sources. The number of inputs must be a multiple.
+OUTPUTS_STEP = 16  # The number of outputs of each matrix must be a multiple of 16.
+MOST_INPUTS = 32768  # Maximum number of inputs: the vector must fit in shared memory.
+TABLE_BYTES = 256 * 256  # Bytes of the pair table (`pair_table.cuh`) at the start of shared memory.
+VECTOR_AT = TABLE_BYTES + 512  # Offset of the vector in shared memory, after table and zeros.
 SUMS_BYTES = 2 * 4 * 20 * 2 * 16
-"""Largest shared memory after the vector: sums of 20 warps, two matrices, 16 outputs, twice."""
-HOPPERS_SHARED_BYTES = 227 * 1024  # Shared memory of a block on Hopper; not every torch reports the device's.
-MOST_GROUPS = 15  # Number of barriers of a block.
-MOST_HELD = 5  # Input parts that fit in a lane's registers.
+"""Maximum bytes of sums in shared memory: two buffers of float32 for 20 warps, two matrices and 16 outputs."""
+HOPPERS_SHARED_BYTES = 227 * 1024  # Shared memory per block on Hopper; old versions of torch do not report it.
+MOST_GROUPS = 15  # Maximum number of groups: a block has 15 barriers.
+MOST_HELD = 5  # Maximum number of input parts in a lane's registers.
 TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Tile:
-    split: int  # Warps that share the inputs of a tile.
+    split: int  # Warps among which the inputs of a tile are divided.
     groups: int  # Groups of `split` warps per program.
     held: int  # Input parts that a warp reads ahead.
 
 
 def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequence[int]) -> str | None:
-    """Return why these kernels do not support this type and size (`outputs` of each matrix), or None."""
+    """Return why these kernels do not support this type and size; None if they do. `outputs`: one number per matrix."""
     if not can_start_early(device):
         return "needs NVIDIA's Hopper or newer, and a Triton that is not 3.4"
     if dtype not in TYPES:
@@ -62,7 +62,7 @@ def processors(device: torch.device) -> int:
 
 @cache
 def why_not_compiled(device: torch.device) -> str | None:
-    """Return why the smallest GEMV does not compile or load on this GPU, or None."""
+    """Return why the smallest GEMV does not compile or load on this GPU; None if it does."""
     hidden = torch.zeros(CHUNK, dtype=torch.float16, device=device)
     program = program_for(hidden, NO_FUSION, Tile(1, 1, 1), units=1, tile_outputs=8, outputs=8, multiprocessors=1)
     try:
@@ -73,12 +73,12 @@ def why_not_compiled(device: torch.device) -> str | None:
 
 
 def vector_bytes(inputs: int) -> int:
-    """Return the shared memory of a vector, padded to two chunks."""
+    """Return the bytes of a vector in shared memory, padded to a multiple of two chunks."""
     return 2 * -(-inputs // (2 * CHUNK)) * 2 * CHUNK
 
 
 def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
-    """Return whether all vectors have one 16-bit type and 16-byte alignment."""
+    """Return True if all vectors have the same 16-bit type and are aligned to 16 bytes."""
     given = [hidden, *(vector for vector in others if vector is not None)]
     return hidden.dtype in TYPES and all(
         vector.dtype == hidden.dtype and vector.is_contiguous() and is_aligned(vector) for vector in given
@@ -86,7 +86,7 @@ def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
 
 
 def tile_for(units: int, *, most_held: int = MOST_HELD) -> Tile:
-    """Return the tile for this number of input parts, measured with each GEMV of Qwen3-4B on an H100."""
+    """Return the tile for `units` input parts, by measurements of all GEMVs of Qwen3-4B on an H100."""
     each = -(-units // (20 if most_held == 1 else 19))
     if each > 3 and most_held > 1:
         each = -(-units // (16 * most_held)) * most_held
@@ -131,10 +131,10 @@ def launch(
 
     Args:
         name: File name without `.cu`.
-        hidden: [in]; this and the fused vectors must satisfy `takes_vectors`.
-        weights: Tensor arguments before the norm's weight.
-        sizes: Integer arguments after the output.
-        units: Parts of the inputs, shared among warps.
+        hidden: [in]. `hidden` and the vectors of `ends` must satisfy `takes_vectors`.
+        weights: Tensor arguments of the kernel before the norm's weight.
+        sizes: Integer arguments of the kernel after the output.
+        units: Number of input parts, which are divided among warps.
     """
     if not takes_vectors(hidden, ends.gain, ends.residual):
         raise ValueError("vectors that are not all of one type of 16 bits, or that begin at no multiple of 16 bytes")

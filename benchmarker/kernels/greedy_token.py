@@ -1,6 +1,6 @@
-"""Argmax of one sequence's logits in two small kernels: parts, then the maximum of the parts.
+"""Argmax of one sequence's logits by two small kernels: argmax of each part, then argmax over the parts.
 
-Qwen3-4B has 151,936 logits (300 KB), which one program would read for longer than a layer takes. Both start early.
+Qwen3-4B has 151,936 logits (300 KB), for which one program would take longer than a layer. Both kernels use PDL.
 """
 
 import torch

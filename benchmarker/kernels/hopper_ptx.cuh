@@ -15,15 +15,15 @@ __device__ void make_barrier(u64* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Barriers made by this thread are there for the copies.
+// Make barriers that this thread has initialized visible to the copies.
 __device__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// One arrival, which announces so many bytes.
+// Arrive at a barrier, and announce the number of bytes that copies will write.
 __device__ void announce(u64* barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
 }
 
-// An arrival without a branch: the compiler keeps products under way only where the way is straight.
+// Arrive if a condition is true, without a branch: the compiler keeps products asynchronous only in straight-line code.
 __device__ void arrive_if(u64* barrier, bool is_so) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}"
                  ::"r"(address(barrier)), "r"((int)is_so) : "memory");
@@ -36,13 +36,13 @@ __device__ void wait_for(u64* barrier, int parity) {
         "@!done bra again;\n}" ::"r"(address(barrier)), "r"(parity) : "memory");
 }
 
-// A box of up to three dimensions, whose size is the map's, from x, y and z on. What is outside of the tensor is zeros.
+// Copy the box at x, y, z, whose size is part of the map. Elements outside of the tensor are zeros.
 __device__ void copy_box(void* to, const TensorMap* map, int x, int y, int z, u64* barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
                  ::"r"(address(to)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(address(barrier)) : "memory");
 }
 
-// Registers of each thread of this warp group from now on.
+// Set the number of registers per thread of this warp group.
 template <int COUNT> __device__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> __device__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
@@ -53,7 +53,7 @@ __device__ u64 rows_at(const void* place) { return (u64)(address(place) >> 4 & 0
 __device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until no more than COUNT groups of products, begun and ended as above, are under way.
+// Wait until at most COUNT groups of products (`begin_products` to `end_products`) are running.
 template <int COUNT> __device__ void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory"); }
 
 #define FOUR(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
@@ -106,7 +106,7 @@ __device__ void multiply_rows(float (&sums)[128], const u32 (&a)[4], u64 rows, i
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(is_added));
 }
 
-// Sums that were waited for: nothing that reads them is moved before this.
+// Mark sums as complete: the compiler must not move reads of the sums before this point.
 template <int COUNT>
 __device__ void settle(float (&sums)[COUNT]) {
 #pragma unroll
@@ -120,7 +120,7 @@ __device__ void write_turned(void* to, u32 first, u32 second, u32 third, u32 fou
                  ::"r"(address(to)), "r"(first), "r"(second), "r"(third), "r"(fourth) : "memory");
 }
 
-// Bytes of two words: each of four digits is one's number, 0 to 3 of `first`, 4 to 7 of `second`, from the lowest bits up.
+// Select four bytes of two words by the last four hexadecimal digits of WHICH: 0 to 3 from `first`, 4 to 7 from `second`.
 template <u32 WHICH>
 __device__ u32 bytes_of(u32 first, u32 second) {
     u32 result;
@@ -128,7 +128,7 @@ __device__ u32 bytes_of(u32 first, u32 second) {
     return result;
 }
 
-// Two numbers of 16 bits less or times two others, or times them and plus two more, rounded once.
+// Subtract, multiply, or multiply and add (rounded once) pairs of 16-bit numbers.
 __device__ u32 less(u32 pair, u32 other) {
     u32 result;
     asm("sub." KIND "x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(other));
@@ -147,13 +147,13 @@ __device__ u32 times_plus(u32 pair, u32 other, u32 more) {
     return result;
 }
 
-// One thread: what its block has written, as far as the block has met since, is there for who waits for this count.
+// Called by one thread after its block has synchronized: publish the block's writes and increment a counter.
 __device__ void count_up(int* count) {
     __threadfence();
     asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
 }
 
-// One thread of each of `readers` blocks waits until `makers` have counted. Then the last one makes the count 0 again.
+// Called by one thread of each of `readers` blocks: wait until the count is `makers`. The last reader resets it to 0.
 __device__ void await_count(int* count, int makers, int readers) {
     constexpr int READER = 1 << 16;
     int counted = 0;
@@ -162,5 +162,5 @@ __device__ void await_count(int* count, int makers, int readers) {
     if (atomicAdd(count, READER) / READER == readers - 1) *count = 0;
 }
 
-// Four numbers that another block has written: not from a cache of this one.
+// Read four numbers that another block has written, past this multiprocessor's L1 cache.
 __device__ float4 read_left(const float4* place) { return __ldcg(place); }

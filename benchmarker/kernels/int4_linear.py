@@ -1,8 +1,8 @@
-"""W4A16 linear that keeps GPTQ's order, and repacking of AWQ's and compressed-tensors' weights to it.
+"""W4A16 linear with weights packed as in GPTQ, and repacking of AWQ's and compressed-tensors' weights to this order.
 
-The kernels for GPTQ read eight consecutive inputs of an output per word, and zero points of eight consecutive outputs
-per word. compressed-tensors has the same words, transposed. AWQ packs eight outputs per word, in the order `PLACES`.
-Repacking changes no code, scale or zero point, and no number of bytes.
+A word of GPTQ has the weights of eight consecutive inputs of one output, or the zero points of eight consecutive
+outputs. compressed-tensors has the same words, transposed. A word of AWQ has the weights of eight outputs in the order
+`PLACES`. Repacking changes the order only: codes, scales, zero points and number of bytes are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT, IN_A_WORD, unpacked
 
 PLACES = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Output, of eight consecutive ones, of each 4-bit code of an AWQ word, lowest bits first."""
+"""Index, among eight consecutive outputs, of each 4-bit code in an AWQ word, lowest bits first."""
 
 
 class Int4Linear(nn.Module):
@@ -24,7 +24,7 @@ class Int4Linear(nn.Module):
     bits = 4
 
     def __init__(self, words: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None) -> None:
-        """Keep the weights without a copy.
+        """Store the tensors without a copy.
 
         Args:
             words: [in / 8, out], int32.
@@ -37,12 +37,12 @@ class Int4Linear(nn.Module):
         shape = (len(scales), self.out_features // IN_A_WORD)
         self.register_buffer("qweight", words)
         self.register_buffer("scales", scales)
-        # One word in memory, as in a checkpoint without zero points.
+        # `expand`: a single word in memory for all zero points of 8.
         self.register_buffer("qzeros", words.new_full((1, 1), ALL_EIGHT).expand(shape) if zeros is None else zeros)
         self.register_buffer("bias", bias)
 
     def qzero_format(self) -> int:
-        """Return gptqmodel's number of the format that stores zero points as they are."""
+        """Return 2, gptqmodel's number for the format that stores zero points without subtracting 1."""
         return 2
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class Int4Linear(nn.Module):
 
 
 def from_compressed(words: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None) -> Int4Linear:
-    """Return the linear of compressed-tensors' weights.
+    """Return a linear with the weights of a compressed-tensors linear.
 
     Args:
         words: `weight_packed`, [out, in / 8], int32: eight inputs, lowest bits first, plus 8.
@@ -64,7 +64,7 @@ def from_compressed(words: Tensor, scales: Tensor, zeros: Tensor | None, bias: T
 
 
 def repack_awq(linear: Any) -> None:
-    """Turn gptqmodel's AwqTorchLinear of 4 bits into an Int4Linear, in place."""
+    """Turn a 4-bit AwqTorchLinear of gptqmodel into an Int4Linear, in place."""
     linear.qweight.data = _words_of(_awq_codes(linear.qweight).t()).t().contiguous()
     linear.qzeros.data = _words_of(_awq_codes(linear.qzeros))
     linear.__class__ = Int4Linear
@@ -79,6 +79,6 @@ def _awq_codes(words: Tensor) -> Tensor:
 def _words_of(codes: Tensor) -> Tensor:
     """Return eight consecutive codes of a row per word, lowest bits first."""
     shifts = 4 * torch.arange(IN_A_WORD, dtype=torch.int32, device=codes.device)
-    # The codes of a word have no common bits, so the sum is their union.
+    # The shifted codes of a word have no common bits, so their sum is the word.
     words: Tensor = (codes.unflatten(1, (-1, IN_A_WORD)) << shifts).sum(-1, dtype=torch.int32)
     return words

@@ -1,8 +1,8 @@
 """Helpers for kernel launches: optional Triton, programmatic dependent launch (PDL), counters and alignment.
 
-With PDL, on NVIDIA's Hopper and newer, a kernel starts while the previous kernel ends and reads its weights, which no
-step writes, before it waits for its input. So all kernels here require that weights are not written just before on the
-same device. Without Triton (torch on a CPU) stand-ins let the files be imported.
+With PDL (Hopper and newer), a kernel starts while the previous kernel ends, reads its weights, and then waits for its
+input. Weights must therefore not be written by a kernel that runs just before. If Triton is not installed (torch on a
+CPU), stand-ins make the files importable.
 """
 
 from functools import cache
@@ -17,12 +17,12 @@ HOPPER = 9  # Major compute capability of Hopper.
 
 @cache
 def can_start_early(device: torch.device) -> bool:
-    """Return whether PDL is available: Hopper or newer, and a Triton other than 3.4."""
+    """Return True if PDL is available: Hopper or newer, and a version of Triton other than 3.4."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     import triton
 
-    # Triton 3.4 has both calls but cannot compile them.
+    # Triton 3.4 has both calls of PDL but cannot compile them.
     return not triton.__version__.startswith("3.4.") and torch.cuda.get_device_capability(device)[0] >= HOPPER
 
 
@@ -42,7 +42,7 @@ __all__ = ["tl", "triton"]
 
 @cache
 def arrived(kernel: str, places: int, device: torch.device) -> Tensor:  # noqa: ARG001  Each kernel has its own.
-    """Return counters of programs that have ended, [places], int32, zero between launches.
+    """Return counters of programs that have ended, [places], int32, which are zero between launches.
 
     All launches of a kernel on a device share them, so they must be in one stream. The first call must not be captured.
     """
@@ -54,6 +54,6 @@ def is_aligned(tensor: Tensor) -> bool:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor at a multiple of 16 bytes, copied if necessary."""
+    """Return the tensor contiguous and aligned to 16 bytes, copied if necessary."""
     tensor = tensor.contiguous()
     return tensor if is_aligned(tensor) else tensor.clone()

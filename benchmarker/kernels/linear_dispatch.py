@@ -1,12 +1,12 @@
-"""Forward of the model's linears: selects the kernel by weight format and number of rows while the compiler traces.
+"""Forwards of a model's linears, which select a kernel by weight format and number of rows while torch.compile traces.
 
-A GEMV is as fast as its weights can be read if nothing else is computed in it. Inductor would recompute the previous
-norm or activation for each row of the matrix, so the vector is written to memory first (`materialized`). gptqmodel's
-`torch` kernel dequantizes to 16 bits first, nine times the bytes; bitsandbytes' kernel takes almost four times the
-memory time (H100).
+One row uses a GEMV, several rows use `quantized_gemm`, longer prefills use `dequantize_matrix` and torch's product.
+Code that is not compiled runs the library's forward.
 
-Several rows use `quantized_gemm`, longer prefills `dequantize_matrix` and torch's product. Code that is not compiled
-runs the library's forward.
+A GEMV takes the time to read its weights if it computes nothing else. Inductor would recompute the previous norm or
+activation for each row of the matrix, so the vector is written to memory first (`materialized`). gptqmodel's `torch`
+kernel dequantizes to 16 bits first and moves nine times the bytes; bitsandbytes' kernel takes almost four times the
+time to read its weights (H100).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from benchmarker.kernels.rewritten_module import RewrittenModule, with_forward
 
 
 def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
-    """Give supported linears this package's forwards, and return them by kernel. A second call changes nothing."""
+    """Replace the forwards of supported linears; return the linears by GEMV kernel. A second call changes nothing."""
     replaced: dict[str, list[nn.Module]] = {"gemv_dense": [], "gemv_gptq": [], "gemv_nf4": []}
     modules: list[Any] = list(model.modules())
     for module in modules:
@@ -74,12 +74,12 @@ def _forward_for(module: nn.Module) -> Callable[..., Tensor] | None:
 
 
 def is_one_query(hidden: Tensor, linear: RewrittenModule) -> bool:
-    """Return whether the compiler traces a decode step of one sequence (`hidden` is one vector)."""
+    """Return True if the compiler traces a decode step of one sequence (`hidden` is one vector)."""
     return torch.compiler.is_compiling() and hidden.numel() == linear.in_features
 
 
 def is_several_queries(hidden: Tensor) -> bool:
-    """Return whether the compiler traces several sequences' decode step, or a prefill of at most 128 tokens."""
+    """Return True if the compiler traces a decode step of several sequences, or a prefill of at most 128 tokens."""
     if not _is_compiled(hidden):
         return False
     rows = hidden.shape[0] * hidden.shape[1]
@@ -91,13 +91,13 @@ def is_packed_product(hidden: Tensor, linear: RewrittenModule) -> bool:
 
 
 def is_unpacked_product(hidden: Tensor, linear: RewrittenModule) -> bool:
-    """Return whether compiled code dequantizes first, because there are more rows than the quantized GEMM supports."""
+    """Return True if compiled code dequantizes first, because the quantized GEMM does not support so many rows."""
     is_many = is_compiled_rows(hidden) and hidden.dtype in gemv_tensor_core.TYPES
     return is_many and linear.packed_form is not None and not takes_rows(hidden, linear)
 
 
 def is_compiled_rows(hidden: Tensor) -> bool:
-    """Return whether the compiler traces a product of several rows, [batch, tokens, in]."""
+    """Return True if the compiler traces a product of several rows, [batch, tokens, in]."""
     return _is_compiled(hidden) and hidden.shape[0] * hidden.shape[1] > 1
 
 
@@ -124,7 +124,7 @@ def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 
 def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
-    # Supports GPTQ groups that the quantized GEMM does not.
+    # The default form: GPTQ with groups that the quantized GEMM does not support.
     form = linear.packed_form or "int4 by group, zeros"
     matrix = unpack_matrix(*packed_tensors(linear, form), form, linear.out_features, hidden.dtype)
     return _with_bias(torch.matmul(hidden, matrix), linear, hidden)
@@ -158,7 +158,7 @@ def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _with_bias(product: Tensor, linear: Any, hidden: Tensor) -> Tensor:
     if linear.bias is not None:
-        # bitsandbytes keeps a bias in its compute type.
+        # bitsandbytes stores a bias in its compute type.
         product = product + linear.bias.to(product.dtype)
     return product.view(*hidden.shape[:-1], -1)
 

@@ -1,8 +1,8 @@
 """Opaque operator for quantized linears that torch.compile cannot trace.
 
-gptqmodel's kernels call extensions or compare addresses, which would break the graph. As an operator, the layer runs
-the library's kernel, and everything else is compiled as one graph. The operator finds its layer by number, a tensor, so
-that all decoder layers look the same to the compiler and share one compilation.
+gptqmodel's kernels call extensions or compare addresses, which would break the graph. Inside an operator, the linear
+runs the library's kernel, and everything else is compiled as one graph. The operator finds its linear by number. The
+number is a tensor, so that all decoder layers are equal for the compiler and share one compilation.
 """
 
 import weakref
@@ -16,15 +16,15 @@ from benchmarker.kernels.rewritten_module import RewrittenModule, with_forward
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
 TRACEABLE = ("TorchAtenLinear",)
-"""Classes of gptqmodel that can be traced: on a CPU this one calls an operator of torch."""
+"""Classes of gptqmodel that can be traced: on a CPU, TorchAtenLinear calls an operator of torch."""
 
-# Weak references: a model may be freed to make room for the quality baseline.
+# Weak references, so that a model can be freed, for example before the baseline of quality is loaded.
 _layers: list[weakref.ref[nn.Module]] = []
 
 
 @torch.library.custom_op("benchmarker::quantized_linear", mutates_args=())
 def quantized_linear(hidden: Tensor, number: Tensor, features: int) -> Tensor:
-    """Run the library's forward of layer `number` (a scalar on the CPU) for [..., in], and return [..., features]."""
+    """Run the library's forward of linear `number` (scalar, on the CPU) for [..., in], and return [..., features]."""
     linear: Any = _layers[int(number)]()
     assert linear is not None, f"quantized linear {int(number)} is gone, with its model"
     result: Tensor = linear.own_class.forward(linear, hidden)
@@ -37,7 +37,7 @@ def _shape(hidden: Tensor, number: Tensor, features: int) -> Tensor:
 
 
 def make_opaque(model: nn.Module) -> None:
-    """Route every untraceable linear through the operator. A second call changes nothing."""
+    """Make every untraceable linear call the operator. A second call changes nothing."""
     for module in model.modules():
         if _is_untraceable(module):
             hide(module)
@@ -57,7 +57,7 @@ def hide(linear: Any) -> None:
 
 
 def through_operator(linear: RewrittenModule, hidden: Tensor) -> Tensor:
-    """Call the operator while the compiler traces, and the library's forward otherwise, which costs the host less."""
+    """Call the operator while the compiler traces; else call the library's forward, which takes less host time."""
     result: Tensor = (
         quantized_linear(hidden, linear.opaque_number, linear.out_features)
         if torch.compiler.is_compiling()

@@ -1,4 +1,4 @@
-"""Weights as the libraries pack them, and the row order that each kernel reads."""
+"""Weights as the libraries pack them, and the order in which each kernel reads the numbers of activation rows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,22 +9,23 @@ from torch import Tensor
 from benchmarker.kernels.launch_support import is_aligned
 
 Order = Literal["by place", "by lane", "as they are"]
-"""Shapes: [rows, in_word, length] (`by_place`), [rows, chunks, 4, 16] (`by_lane`), [rows, inputs]."""
-ONE_TILE = 128  # Most rows of `quantized_gemm_triton`, in one tile.
-FEW_ROWS = 32  # Most rows in the order of `w4a16_gemm` and `quantized_gemm_triton` if `prefill_gemm` supports more.
-LANE_CHUNK = 64  # Inputs per group of four lanes, sixteen consecutive ones each.
+"""Order of inputs in activation rows. Shapes: [rows, in_word, length] (`by_place`), [rows, chunks, 4, 16] (`by_lane`),
+[rows, inputs]."""
+ONE_TILE = 128  # Maximum number of rows of `quantized_gemm_triton`, which computes all rows in one tile.
+FEW_ROWS = 32  # Maximum number of rows that are not ordered `by_lane` if `prefill_gemm` supports the weights.
+LANE_CHUNK = 64  # Inputs per group of four lanes; each lane has sixteen consecutive inputs.
 
 
 @dataclass(frozen=True)
 class Packed:
     form: str
     """`int8 by row`: four int8 per 32-bit word, lowest bits first, and a scale per output. `int4 by group` (GPTQ):
-    eight numbers per 32-bit word, lowest bits first, minus 8, and a scale per group. `int4 by group, zeros`: minus a
-    zero per group and output instead. `nf4`, `fp4`: four codes per 16-bit word, upper bits of a byte first, and a scale
-    per block."""
-    words: Tensor  # [outputs, length], or [length, outputs] for int4; `length` is the number of words of an output.
+    eight numbers per 32-bit word, lowest bits first, with zero points of 8 and a scale per group. `int4 by group,
+    zeros`: the same with a zero point per group and output. `nf4`, `fp4`: four codes per 16-bit word, upper bits of a
+    byte first, and a scale per block."""
+    words: Tensor  # [outputs, length], or [length, outputs] for int4; `length` is the number of words per output.
     scales: Tensor  # int8 [outputs], int4 [groups, outputs], codes [outputs, groups] in float32.
-    zeros: Tensor | None = None  # int4: [groups, outputs / 8], int32. Codes: their table, [16], float32.
+    zeros: Tensor | None = None  # int4: zero points, [groups, outputs / 8], int32. Codes: code table, [16], float32.
 
     @property
     def in_word(self) -> int:
@@ -54,9 +55,9 @@ def packed_of(weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, 
     """Return a library's weights as packed weights, without a copy.
 
     Args:
-        weights: int8 [outputs, inputs], GPTQ [inputs / 8, outputs], bitsandbytes' bytes.
-        scales: int8 [outputs, 1], GPTQ [groups, outputs], bitsandbytes [blocks].
-        zeros: GPTQ's zeros, [groups, outputs / 8]; bitsandbytes' table, [16].
+        weights: int8 [outputs, inputs]; GPTQ [inputs / 8, outputs]; bytes of bitsandbytes.
+        scales: int8 [outputs, 1]; GPTQ [groups, outputs]; bitsandbytes [blocks].
+        zeros: GPTQ's zero points, [groups, outputs / 8]; bitsandbytes' code table, [16].
     """
     if form == "int8 by row":
         return Packed(form, weights.view(torch.int32), scales.flatten())
@@ -74,7 +75,7 @@ def in_word(form: str) -> int:
 
 
 def order_of(form: str, rows: int, *, has_prompt_kernel: bool) -> Order:
-    """Return the row order of the kernel that is most likely the fastest; others reorder the rows themselves."""
+    """Return the row order of the kernel that is probably the fastest. Other kernels reorder the rows by themselves."""
     if rows > FEW_ROWS and has_prompt_kernel:
         return "by lane"
     return "by place" if form == "int8 by row" else "as they are"
@@ -87,26 +88,26 @@ def ordered(hidden: Tensor, in_word: int, order: Order) -> Tensor:
 
 
 def by_place(hidden: Tensor, in_word: int) -> Tensor:
-    """Return [rows, in_word, inputs / in_word]: the first inputs of all words, then the second inputs, and so on."""
+    """Reorder rows to [rows, in_word, inputs / in_word]: the first inputs of all words, then the second, and so on."""
     return hidden.view(hidden.shape[0], -1, in_word).transpose(1, 2).contiguous()
 
 
 def by_lane(hidden: Tensor, in_word: int) -> Tensor:
-    """Return rows, [rows, inputs], in the order of `prefill_gemm`, [rows, inputs / 64, 4, 16].
+    """Reorder rows, [rows, inputs], to the order of `prefill_gemm`, [rows, inputs / 64, 4, 16].
 
-    Of 64 inputs, lane t of four has weights 16 t to 16 t + 15, four per product. A tensor core takes two pairs of them
-    as numbers 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of sixteen. A pair is two consecutive weights, or weights i and i + 4
-    of a word with eight weights.
+    Of 64 inputs, lane t of four has the weights 16 t to 16 t + 15, and uses four of them per tensor core product as two
+    pairs: terms 2 t, 2 t + 1 and terms 2 t + 8, 2 t + 9 of sixteen. A pair is two consecutive weights, or the weights i
+    and i + 4 of a word with eight weights.
     """
     if in_word == 8:
-        # Dimensions: lane, word, number of a pair, product, pair.
+        # Dimensions before permute: rows, chunk, lane, word, number in a pair, product, pair.
         lanes = hidden.view(hidden.shape[0], -1, 4, 2, 2, 2, 2).permute(0, 1, 3, 5, 6, 2, 4)
     else:
-        # Dimensions: lane, product, pair, number of a pair.
+        # Dimensions before permute: rows, chunk, lane, product, pair, number in a pair.
         lanes = hidden.view(hidden.shape[0], -1, 4, 4, 2, 2).permute(0, 1, 3, 4, 2, 5)
     return lanes.contiguous().view(hidden.shape[0], -1, 4, 16)
 
 
 def as_they_are(hidden: Tensor) -> Tensor:
-    """Return rows of 2 dimensions unchanged, and rows `by_place` as [rows, inputs]."""
+    """Return rows as [rows, inputs] in natural order; rows with three dimensions are ordered `by_place`."""
     return hidden if hidden.dim() == 2 else hidden.transpose(1, 2).reshape(hidden.shape[0], -1)

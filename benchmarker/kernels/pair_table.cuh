@@ -7,7 +7,7 @@
 #include "tensor_ptx.cuh"
 
 constexpr int WARP = 32;
-constexpr int ENTRY = 256;                         // Bytes from one byte's numbers to the next one's; half of them are used.
+constexpr int ENTRY = 256;                         // Bytes per entry; half of them are used.
 constexpr int TABLE = 256 * ENTRY;                 // Bytes of the table.
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -21,7 +21,7 @@ __device__ void write_pairs(Numbers numbers) {
     }
 }
 
-// The numbers of one byte of a word. own: four times the lane.
+// Look up the two weights of one byte of a word. own: 4 * lane.
 template <int BYTE>
 __device__ u32 looked_up(u32 word, u32 own) {
     return *(const u32*)(memory + place_of_byte<BYTE>(word, own));

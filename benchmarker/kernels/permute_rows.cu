@@ -23,7 +23,7 @@ __device__ u32 gated(u32 gate, u32 up) {
     return pair_of(silu(to_float(gate & 0xffff)) * to_float(up & 0xffff), silu(to_float(gate >> 16)) * to_float(up >> 16));
 }
 
-// Of two pairs a thread keeps one, and has that of the thread so many apart for the other.
+// Keep one of two pairs, and exchange the other pair with the thread `apart` lanes away.
 __device__ void exchange(u32& low, u32& high, int apart) {
     const bool keeps_high = threadIdx.x & apart;
     const u32 got = __shfl_xor_sync(~0u, keeps_high ? low : high, apart);
@@ -46,7 +46,7 @@ extern "C" __global__ void rows_by_lane_kernel(const uint4* rows, uint4* placed,
 #endif
     }
     u32 pairs[4] = {pair_at<0>(eight), pair_at<1>(eight), pair_at<2>(eight), pair_at<3>(eight)};
-    // A lane's two eights follow one another: lanes are 2 threads apart.
+    // Two threads have the sixteen inputs of a lane, so the same eight inputs of the next lane are 2 threads away.
     exchange(pairs[0], pairs[1], 2);
     exchange(pairs[2], pairs[3], 2);
     exchange(pairs[0], pairs[2], 4);

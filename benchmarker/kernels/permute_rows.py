@@ -1,7 +1,7 @@
 """Permutation of rows to the order of `prefill_gemm`, optionally with SwiGLU, for Hopper.
 
-`packed_weights.by_lane` is the same in torch operators, of which inductor makes kernels that read number by number:
-SwiGLU and the permutation of 512 rows of 9,728 took 25 to 27 us on one H100, SwiGLU alone 8 us (2026-11-25).
+`packed_weights.by_lane` does the same with torch operators, for which inductor's kernels read single numbers: SwiGLU
+and permutation of 512 rows of 9,728 numbers took 25 to 27 us, SwiGLU without permutation 8 us (H100, 2026-11-25).
 `permute_rows.cu` describes the algorithm.
 """
 
@@ -26,7 +26,7 @@ def rows_by_lane(hidden: Tensor, in_word: int) -> Tensor:
 
 @torch.library.custom_op("benchmarker::swiglu_by_lane", mutates_args=())
 def swiglu_by_lane(gate_up: Tensor, in_word: int) -> Tensor:
-    """Return silu(gate) * up of rows [rows, gate and up] in the order of `packed_weights.by_lane`."""
+    """Return silu(gate) * up in the order of `packed_weights.by_lane`. gate_up: [rows, 2 * inputs], gate first."""
     if gate_up.is_cuda:
         return launch(gate_up, in_word, is_gated=True)
     gate, up = gate_up.chunk(2, -1)

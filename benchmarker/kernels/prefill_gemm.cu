@@ -12,8 +12,8 @@
 //
 // If blocks share a tile (prefill_tiles.cuh), sums are added in the order of its steps.
 //
-// left: [blocks + lined, QUADS, MULTIPLIERS], the sums of a block's part of a tile at number block + tile; counts: [lined],
-// zero before and after.
+// left: [blocks + lined, QUADS, MULTIPLIERS] has the sums of a block's part of a tile at index block + tile. counts: [lined],
+// zero before and after the kernel.
 
 #include "pair_table.cuh"
 
@@ -21,9 +21,9 @@ constexpr int WARP_GROUP = 128, MULTIPLIERS = WARP_GROUP * GROUPS, THREADS = MUL
 constexpr bool IS_INT8 = FORM == 8, IS_GPTQ = FORM == 4, IS_CODES = FORM == 16;
 constexpr int CHUNK = 64, CHUNKS = INPUTS / CHUNK;
 constexpr int TILE_OUTPUTS = 64 * GROUPS * BLOCKS, SUMS = TILE_ROWS / 2;
-constexpr int WORDS = IS_INT8 ? 4 : 2;             // Of an output, in a lane, a chunk.
-constexpr int LINE = 32;                           // GPTQ's words of one line come together, eight lines swizzled.
-constexpr int SCALED = 8;                          // Chunks whose scales of codes come together.
+constexpr int WORDS = IS_INT8 ? 4 : 2;             // Words per output, lane and chunk.
+constexpr int LINE = 32;                           // GPTQ's words that are copied as one line; eight lines are swizzled.
+constexpr int SCALED = 8;                          // Chunks whose scales (of codes) are copied together.
 
 constexpr int ROWS_BYTES = TILE_ROWS * CHUNK * 2;
 constexpr int WORDS_BYTES = TILE_OUTPUTS * CHUNK / (IS_INT8 ? 1 : 2);
@@ -38,7 +38,7 @@ constexpr int BARRIERS = STAGED + MULTIPLIERS / WARP * 1024;
 
 constexpr int SCALE_BARRIERS = BARRIERS + STAGES * 16;
 
-// What a chunk needs, but for the rows. output: the tile's first; is_first: whether the chunk is its part's.
+// Copy the words and scales of a chunk. output: first output of the tile; is_first: true for the first chunk of a part.
 __device__ void bring_weights(const TensorMap* words, const TensorMap* scales, int output, bool is_first,
                               int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
     u64* filled = stages.filled + stages.at;
@@ -59,14 +59,14 @@ __device__ void bring_weights(const TensorMap* words, const TensorMap* scales, i
     }
 }
 
-// One thread brings everything. Weights do not wait for the kernel before this one: as many as there is room for.
+// Copy all chunks; one thread runs this. The first weights, as many as fit, are copied before the previous kernel ends.
 __device__ void bring(const Given& given, const TensorMap* hidden, const TensorMap* words, const TensorMap* scales) {
     Ring<STAGES> stages(BARRIERS), early(BARRIERS);
     Ring<2> of_scales(SCALE_BARRIERS);
     Walk walk = walk_of(given);
     Part part = next_part(walk);
     int ahead = part.last - part.first < STAGES ? part.last - part.first : STAGES;
-    if (ahead > SCALED) ahead = SCALED;  // More may need scales for which there is no room yet.
+    if (ahead > SCALED) ahead = SCALED;  // Further chunks may need scales for which there is no space yet.
     if (part.tile >= tiles_of(given)) return;
     const int output = corner_of(given, part.tile).output;
     for (int i = 0; i < ahead; i++, early.go_on())
@@ -84,17 +84,17 @@ __device__ void bring(const Given& given, const TensorMap* hidden, const TensorM
     }
 }
 
-// Where a multiplying thread stands: its warp, and g and t of its lane 4 g + t.
+// Indices of a multiplying thread: its warp, and g and t of its lane 4 g + t.
 struct Place {
     int warp, lane, g, t;
 };
 
-// An output of a tile: of a block of 64, row g of its warp's 16, or with `half` row g + 8.
+// Return the index of an output in a tile: in the block of 64, row g of the warp's 16 rows, or row g + 8 for `half` 1.
 __device__ int output_of(const Place& place, int block, int half) {
     return (place.warp / 4 * BLOCKS + block) * 64 + place.warp % 4 * 16 + 8 * half + place.g;
 }
 
-// What a lane needs of a chunk: of two outputs of each block, 16 weights and a scale, twice in 32 bits.
+// A lane's weights of a chunk: for two outputs of each block, 16 weights and a scale (two copies in 32 bits).
 struct Weights {
     u32 words[BLOCKS][2][WORDS];
     u32 scales[BLOCKS][2];
@@ -131,9 +131,9 @@ __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int
     return weights;
 }
 
-constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024, whose lowest bits are free.
+constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024; their lowest mantissa bits are 0.
 
-// GPTQ's numbers AT and AT + 4 of a word, less 8, as a pair. They lie 16 bits apart, so that no byte has to move.
+// Return GPTQ's numbers AT and AT + 4 of a word, minus 8, as a pair. They are 16 bits apart, so that no byte has to move.
 template <int AT>
 __device__ u32 numbers_of(u32 word) {
     constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_72 = 0xd480d480;
@@ -141,7 +141,7 @@ __device__ u32 numbers_of(u32 word) {
     return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_72);
 }
 
-// A pair of a lane's 16 weights: number 4 STEP + 2 HALF and the next one, or two of a word of GPTQ's as above.
+// Return a pair of a lane's 16 weights: 4 STEP + 2 HALF and the next weight; for GPTQ, a pair as in `numbers_of`.
 template <int STEP, int HALF>
 __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
     if (IS_INT8) {
@@ -156,7 +156,7 @@ __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
     return times(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word), scale);
 }
 
-// A quarter of a chunk: unpack, and have it multiplied. Then no other products are under way but these.
+// Unpack a quarter of a chunk and start its products. All earlier products have ended on return.
 template <int STEP>
 __device__ void multiply_step(float (&sums)[BLOCKS][SUMS], u32 (&a)[BLOCKS][4], const Weights& weights, u64 rows, u32 own,
                               int is_added) {
@@ -176,15 +176,15 @@ __device__ void multiply_step(float (&sums)[BLOCKS][SUMS], u32 (&a)[BLOCKS][4], 
     wait_for_products<1>();
 }
 
-// Wait for a chunk's weights, and read them.
+// Wait until a chunk's weights are in shared memory, and read them.
 __device__ Weights next_weights(const Place& place, int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
     if (IS_CODES && chunk % SCALED == 0) of_scales.wait_until_filled();
     stages.wait_until_filled();
     return read_weights_of(place, chunk, stages.at, of_scales.at);
 }
 
-// A chunk, whose weights were read; meanwhile read those of the next one, unless it IS_LAST. `behind` is emptied: the chunk
-// before this one, if there is one.
+// Multiply a chunk, whose weights were read, and read the next chunk's weights, unless it IS_LAST. `behind`: barrier of the
+// previous chunk's space in shared memory, which is released.
 template <bool IS_LAST>
 __device__ void multiply_chunk(float (&sums)[BLOCKS][SUMS], Weights& weights, u32 (&a)[2][BLOCKS][4], const Place& place,
                                int chunk, u64*& behind, Ring<STAGES>& stages, Ring<2>& of_scales, int is_added) {
@@ -206,7 +206,7 @@ __device__ void multiply_chunk(float (&sums)[BLOCKS][SUMS], Weights& weights, u3
     if (!IS_LAST) weights = next;
 }
 
-// The products of a part of a tile.
+// Multiply all chunks of a part of a tile.
 __device__ void multiply_part(float (&sums)[BLOCKS][SUMS], const Place& place, const Part& part, Ring<STAGES>& stages,
                               Ring<2>& of_scales) {
     u32 a[2][BLOCKS][4];
@@ -223,20 +223,20 @@ __device__ void multiply_part(float (&sums)[BLOCKS][SUMS], const Place& place, c
     arrive_if(behind, place.lane == 0);
 }
 
-// int8's scale of an output.
+// Return the scale of an output of int8 weights.
 __device__ float scale_of(const Given& given, int output) {
     return HAS_WIDE_SCALES ? ((const float*)given.scales)[output] : to_float(given.scales[output]);
 }
 
 constexpr int UNIT_ROWS = 16, UNITS = BLOCKS * TILE_ROWS / UNIT_ROWS;  // A unit: 64 outputs of each warp group.
 constexpr int UNIT_SUMS = SUMS * UNIT_ROWS / TILE_ROWS, QUADS = BLOCKS * SUMS / 4;
-constexpr int AT_ONCE = 4;  // Units that are added up together, so that more is on its way from memory.
+constexpr int AT_ONCE = 4;  // Units that are added together, so that more reads are in flight.
 
 __device__ int first_output_of_unit(const Place& place, const Corner& tile, int unit) {
     return tile.output + output_of(place, unit * UNIT_ROWS / TILE_ROWS, 0) - place.g;
 }
 
-// What the sums of a lane's two outputs of a unit are still multiplied by.
+// Factors by which the sums of a lane's two outputs in a unit must still be multiplied.
 struct Factors {
     float of[2];
 };
@@ -250,8 +250,8 @@ __device__ Factors factors_of(const Given& given, const Place& place, const Corn
     return factors;
 }
 
-// Round a thread's sums of a unit and write them: turned in shared memory, so that a lane writes eight outputs of a row.
-// Units are written one after another, by turns in two places.
+// Round a thread's sums of a unit and write them. They are transposed in shared memory, so that a lane writes eight outputs
+// of a row. Units are written one after another and alternate between two buffers.
 __device__ void write_unit(const float* sums, const Factors& factors, const Given& given, const Place& place,
                            const Corner& tile, int unit) {
     unsigned char* staged = memory + STAGED + place.warp * 1024 + unit % 2 * 512;
@@ -276,12 +276,12 @@ __device__ void write_tile(const float (&sums)[BLOCKS][SUMS], const Given& given
     }
 }
 
-// The first of four sums of a thread that a block leaves of a part; the next four are MULTIPLIERS further.
+// Return the address of a thread's first four stored sums of a block's part; each next four are MULTIPLIERS further.
 __device__ float4* left_of(const Given& given, int block, int tile, int thread) {
     return (float4*)given.left + (size_t)(block + tile) * QUADS * MULTIPLIERS + thread;
 }
 
-// Leave the sums of a part of a tile.
+// Store the sums of a part of a tile in `left`, for the blocks that add them.
 __device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int tile, int thread) {
     float4* left = left_of(given, blockIdx.x, tile, thread);
 #pragma unroll
@@ -293,7 +293,7 @@ __device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int
     if (thread == 0) count_up(given.counts + tile);
 }
 
-// Add up and write some units of a tile that several blocks made, when they have.
+// Wait for the blocks that computed parts of a tile, and add and write some units of the tile.
 __device__ void add_up_units(const Given& given, const Place& place, int thread, int tile, const Sharers& makers, int unit,
                              int end) {
     if (thread == 0)
@@ -320,7 +320,7 @@ __device__ void add_up_units(const Given& given, const Place& place, int thread,
     }
 }
 
-// Add up and write this block's units of the lined tiles. Tiles of one block are written already.
+// Add and write this block's share of the units of the `lined` tiles, except tiles that a single block has written.
 __device__ void add_up(const Given& given, const Place& place, int thread) {
     const int units = given.lined * UNITS, end = start_of(units, blockIdx.x + 1);
     int at = start_of(units, blockIdx.x);

@@ -16,31 +16,31 @@ from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
 
 WARP_GROUP = 128  # Threads that issue one wgmma.
 REGISTERS = {2: (40, 232), 3: (40, 152)}
-"""Registers of a copying and a multiplying thread by number of multiplying warp groups. Threads exchange them; with
-fewer at its start, a program would deadlock."""
-STAGED_BYTES = 4 * 1024  # Shared memory for the results of a warp group.
+"""(registers of a copying thread, of a multiplying thread) by number of multiplying warp groups. Threads exchange
+registers; a program that starts with fewer than their sum would deadlock."""
+STAGED_BYTES = 4 * 1024  # Bytes of shared memory for the results of a warp group.
 MOST_STAGES = 8
 MOST_SHARED = 1024
-SCALED = 8  # Chunks whose code scales are copied together.
-LINE = 32  # 32-bit words that are copied together; GPTQ's outputs are a multiple of it.
-BLOCKS_STEP = 256  # Inputs of codes are a multiple of it, so that the scales of an output are aligned to 16 bytes.
+SCALED = 8  # Number of chunks whose scales (of codes) are copied together.
+LINE = 32  # 32-bit words that are copied together; the number of GPTQ's outputs must be a multiple.
+BLOCKS_STEP = 256  # Inputs must be a multiple of 256 for codes, to align the scales of an output to 16 bytes.
 FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}  # FORM in the source.
-NEARLY_ALL = 0.75  # Share of the multiprocessors from which remaining tiles are computed whole, one per multiprocessor.
+NEARLY_ALL = 0.75  # Share of the multiprocessors from which each remaining tile is computed by one multiprocessor.
 SHARES = (4, 1)
-"""Programs per tile if there are fewer tiles than multiprocessors, besides the most that fit and one program per
-multiprocessor."""
+"""Numbers of programs per tile that are tried if there are fewer tiles than multiprocessors, in addition to the largest
+possible number and one program per multiprocessor."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    outputs: int  # Outputs of a tile: 128, 192 or 256.
-    rows: int  # Rows of a tile: 32, 64, 128, or 256 with 128 outputs.
-    programs: int  # Programs, at most one per multiprocessor.
-    shared: int  # Tiles of which each program computes an equal part; the others are computed whole, one per turn.
+    outputs: int  # Outputs per tile: 128, 192 or 256.
+    rows: int  # Rows per tile: 32, 64, 128, or 256 with 128 outputs.
+    programs: int  # Number of programs, at most one per multiprocessor.
+    shared: int  # Number of tiles that are divided equally among all programs; each other tile has one program.
 
     @property
     def groups(self) -> int:
-        """Warp groups that multiply; one more copies."""
+        """Number of warp groups that multiply. One more warp group copies."""
         return 3 if self.outputs == 192 else 2
 
     @property
@@ -55,7 +55,7 @@ class Cut:
 
 
 def why_not(device: torch.device, dtype: torch.dtype, packed: Packed) -> str | None:
-    """Return why this kernel does not support the weights with rows of this type, or None."""
+    """Return why this kernel does not support these weights with rows of type `dtype`; None if it does."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
         return "not Hopper"
     inputs = packed.length * packed.in_word
@@ -80,8 +80,8 @@ def _why_not_weights(dtype: torch.dtype, packed: Packed, inputs: int) -> str | N
 def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
     """Return the cuts to time, the most promising first.
 
-    Tiles of 192 outputs help if nearly all multiprocessors compute one each: query, key and value of Qwen3-4B at 512
-    rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 x 256, which won otherwise.
+    Tiles of 192 outputs help if nearly every multiprocessor then computes one tile: the GEMM of query, key and value of
+    Qwen3-4B in GPTQ at 512 rows took 27 us, instead of 29 with the next best 96 tiles of 128 x 256 (H100, 2026-11-25).
     """
     sizes = _sizes(rows)
     tile_rows = min(128, sizes[0][1])
@@ -111,9 +111,9 @@ def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
 
 
 def _shared_tiles(tiles: int, programs: int) -> int:
-    """Return the tiles to share: those that remain after equal numbers of whole tiles.
+    """Return the number of tiles to divide among all programs: tiles % programs.
 
-    None are shared if nearly every program would compute one, since exchanging sums takes longer.
+    Return 0 if the remaining tiles occupy nearly all programs, because exchanging sums would take longer.
     """
     left = tiles % programs
     return left if tiles < programs or left <= NEARLY_ALL * programs else 0
@@ -142,7 +142,7 @@ def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
 def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     """Return the product, [rows, outputs], summed in 32 bits.
 
-    Products share counters, so a device computes one at a time. Programs wait for each other: all must be resident.
+    Launches share counters and must run one after the other. Programs wait for each other: all must be resident.
     """
     if not hidden.is_contiguous() or not gemv_tensor_core.takes_vectors(hidden):
         raise ValueError("not contiguous rows of one type of 16 bits that begin at a multiple of 16 bytes")
@@ -179,7 +179,7 @@ def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
 
 
 def prepare(device: torch.device) -> None:
-    """Allocate the shared counters, which a capture would only clear at replay."""
+    """Allocate the shared counters before a capture, which would set them to zero only at replay."""
     _counts(device)
 
 

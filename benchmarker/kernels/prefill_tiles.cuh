@@ -18,21 +18,21 @@ struct Given {
     int rows, outputs, lined, are_rows_first;
 };
 
-// A part of a tile: of its chunks those from `first` to before `last`.
+// A part of a tile: the chunks from `first` to `last` - 1.
 struct Part {
     int tile, first, last;
 };
 
-// The parts of a block, one after another.
+// Iterator over the parts that a block computes.
 struct Walk {
     int at, end, whole;
 };
 
-// `size` things in a line, of which each block takes as many: the first of a block, and the block that takes a thing.
+// `size` items are divided equally among all blocks: the first item of a block, and the block of an item.
 __device__ int start_of(int size, int block) { return size * block / (int)gridDim.x; }
 __device__ int block_of(int size, int thing) { return ((thing + 1) * (int)gridDim.x - 1) / size; }
 
-// The blocks that take `count` things of a line, from one on. Where things are few, not every block takes one.
+// The blocks that have the `count` items from `from` on. If there are fewer items than blocks, some blocks have none.
 struct Sharers {
     int size, from, count, first, number;
 
@@ -65,7 +65,7 @@ __device__ int row_tiles(const Given& given) { return (given.rows + TILE_ROWS - 
 __device__ int output_tiles(const Given& given) { return (given.outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS; }
 __device__ int tiles_of(const Given& given) { return row_tiles(given) * output_tiles(given); }
 
-// The first row and output of a tile. It takes two divisions: once a tile, and not in loops.
+// First row and output of a tile. They take two divisions: compute them once per tile, not in loops.
 struct Corner {
     int row, output;
 };
@@ -76,7 +76,7 @@ __device__ Corner corner_of(const Given& given, int tile) {
     return {TILE_ROWS * (given.are_rows_first ? at : line), TILE_OUTPUTS * (given.are_rows_first ? line : at)};
 }
 
-// A ring of places in shared memory that are filled and emptied, with a barrier for each.
+// A ring of buffers in shared memory, each with a barrier for "filled" and a barrier for "emptied".
 template <int SIZE>
 struct Ring {
     u64 *filled, *emptied;

@@ -1,7 +1,7 @@
-"""Quantized GEMM (W4A16 and W8A16) for several rows: sequences of a decode step, or a prefill.
+"""Quantized GEMM (W4A16 and W8A16) for several rows: a decode step of several sequences, or a prefill.
 
 Libraries dequantize the whole matrix to 16 bits first, and inductor uses two kernels for int8; both move more bytes
-than a 16-bit GEMM. Here packed weights are read as the libraries store them, by the fastest candidate
+than a 16-bit GEMM. The GEMM here reads weights as the libraries pack them, by the fastest of several kernels
 (`gemm_autotune`). README.md has measured times.
 """
 
@@ -43,13 +43,13 @@ from benchmarker.kernels.rewritten_module import RewrittenModule
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-MOST_ROWS = 16_384  # Most rows if `prefill_gemm` is a candidate; otherwise a tile of `quantized_gemm_triton`.
-STEP = 128  # Inputs are a multiple of it, and so are GPTQ's groups.
-BLOCK = 64  # bitsandbytes' blocks are a multiple of it.
+MOST_ROWS = 16_384  # Maximum number of rows if `prefill_gemm` is a candidate; else `ONE_TILE`.
+STEP = 128  # The number of inputs and GPTQ's group size must be multiples of 128.
+BLOCK = 64  # bitsandbytes' block size must be a multiple of 64.
 
 
 def packed_form(linear: Any) -> str | None:
-    """Return the `Packed.form` of a linear's weights, or None if unsupported. It reads the weights: call it once."""
+    """Return the `Packed.form` of a linear's weights; None if unsupported. Slow, because it reads the weights."""
     device = getattr(linear, "weight", getattr(linear, "qweight", None))
     if device is None or not can_start_early(device.device) or linear.in_features % STEP or linear.out_features % 8:
         return None
@@ -67,7 +67,7 @@ def packed_form(linear: Any) -> str | None:
 
 
 def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
-    """Return a linear's product without bias, [rows, outputs], for rows [..., inputs] as in `takes_rows`."""
+    """Return a linear's product without bias, [rows, outputs], for [..., inputs] that `takes_rows` supports."""
     rows = hidden.reshape(-1, hidden.shape[-1])
     if are_ordered_by_kernel(rows.shape[0], linear, form):
         placed: Tensor = rows_by_lane(rows, in_word(form))
@@ -78,10 +78,10 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
 
 
 def are_ordered_by_kernel(rows: int, linear: RewrittenModule, form: str) -> bool:
-    """Return whether `rows_by_lane` permutes the rows.
+    """Return True if the kernel `rows_by_lane` permutes the rows, False if code compiled by inductor does.
 
-    The compiler permutes fewer rows: inside the previous kernel for words of four weights. For words of eight weights
-    it needed two more kernels per layer (64 rows of Qwen3-4B), so `rows_by_lane` is used from 33 rows on.
+    For words of four weights, inductor permutes rows inside the previous kernel. For words of eight weights, it needed
+    two more kernels per layer (64 rows of Qwen3-4B), so `rows_by_lane` is used from 33 rows on.
     """
     few = ONE_TILE if in_word(form) == 4 else FEW_ROWS
     return rows > few and bool(linear.most_packed_rows > ONE_TILE)
@@ -93,7 +93,7 @@ def product_of_placed(placed: Tensor, linear: Any, form: str) -> Tensor:
 
 
 def most_packed_rows(linear: Any, form: str | None) -> int:
-    """Return the most rows of a linear's quantized GEMM, 0 without a form. Call it once."""
+    """Return the maximum number of rows of a linear's quantized GEMM; 0 if `form` is None. Slow: call it once."""
     if form is None:
         return 0
     packed = packed_of(*packed_tensors(linear, form), form, linear.out_features)
@@ -131,7 +131,7 @@ def packed_matmul(
     form: str,
     outputs: int,
 ) -> Tensor:
-    """Return the product of packed weights with rows, [rows, outputs], by the fastest candidate, summed in 32 bits."""
+    """Return rows times packed weights, [rows, outputs], by the fastest candidate, summed in 32 bits."""
     assert not is_int4_by_group(form) or weights.is_contiguous(), "columns of joined words"
     packed, hidden = packed_of(weights, scales, zeros, form, outputs), aligned(hidden)
     return chosen(hidden, packed, ways_for, unpacked_way).launch(hidden, packed)
@@ -146,18 +146,18 @@ def _shape(
     form: str,  # noqa: ARG001
     outputs: int,
 ) -> Tensor:
-    # `len` would specialize the number of rows.
+    # Not `len`, which would make the compiler specialize on the number of rows.
     return hidden.new_empty((hidden.shape[0], outputs))
 
 
 UNPACKED = "unpacked to 16 bit, then cuBLAS"
 ORDERED_FROM = 9
-"""Rows from which `prefill_gemm` is timed next to `w4a16_gemm`. On an H100 the latter takes 60 to 61 us for the GEMMs
-of a layer of Qwen3-4B and 8 rows, 84 to 88 for 32; `prefill_gemm` takes 65 to 76 for 64."""
+"""Number of rows from which `prefill_gemm` is a candidate in addition to `w4a16_gemm`. For the GEMMs of a layer of
+Qwen3-4B (H100), `w4a16_gemm` takes 60 to 61 us with 8 rows, 84 to 88 with 32; `prefill_gemm` 65 to 76 with 64."""
 
 
 def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
-    """Return the candidates for rows in an order of `packed_weights.order_of`, the most promising first."""
+    """Return the candidates for rows that are ordered by `packed_weights.order_of`, the most promising first."""
     device, rows = hidden.device, len(hidden)
     processors = gemv_tensor_core.processors(device) if hidden.is_cuda else 1
     has_warp_groups = prefill_gemm.why_not(device, hidden.dtype, packed) is None
@@ -178,7 +178,7 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     return [*ways, unpacked_way]
 
 
-# Permuting the rows is part of a candidate's time.
+# The time of a candidate includes the permutation of the rows.
 
 
 def _by_tile(tile: quantized_gemm_triton.Tile) -> Way:

@@ -1,11 +1,11 @@
 """Quantized GEMM in Triton for 2 to 128 rows: words are unpacked in registers.
 
-Weights are the left operand of `tl.dot`, from registers; rows are the right operand, from shared memory, so that eight
-rows are eight columns of an instruction. The first input of every word is one product, the second the next, and so on,
-with rows in that order (`by_place`): no weight moves between threads. Scales multiply a group's sums in 32 bits.
+Weights are the left operand of `tl.dot`, in registers; rows are the right operand, in shared memory, so that eight rows
+are the eight columns of an instruction. One product takes the first input of every word, the next the second input, and
+so on. With rows in this order (`by_place`), no weight moves between threads. Scales multiply a group's sums in 32 bits.
 
-All rows are one tile, so each word is read once. If the tiles do not fill the GPU, programs share the inputs of a tile
-(`parts`), and the last one adds the sums in a fixed order.
+All rows are in one tile, so each word is read once. If there are fewer tiles than the GPU can run, the inputs of a tile
+are divided among programs (`parts`), and the program that ends last adds the sums in a fixed order.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ from benchmarker.kernels.dequantize_words import unpack_codes, unpack_gptq, unpa
 from benchmarker.kernels.launch_support import arrived, can_start_early, tl, triton
 from benchmarker.kernels.packed_weights import Packed
 
-MOST_TILES = 1 << 14  # Tiles of the largest GEMM.
+MOST_TILES = 1 << 14  # Maximum number of tiles in a GEMM.
 
 
 @dataclass(frozen=True)
 class Tile:
     outputs: int
-    rows: int  # Row capacity.
-    words: int  # Words of an output per step.
-    parts: int  # Programs that share the inputs of the same outputs.
+    rows: int  # Maximum number of rows.
+    words: int  # Words per output and step.
+    parts: int  # Number of programs among which the inputs of a tile are divided.
     warps: int
     stages: int  # Steps in flight, including the current one.
 
@@ -96,7 +96,7 @@ def _unpacked(  # type: ignore[no-untyped-def]
     words, numbers, column, inside, word, outputs,
     length: tl.constexpr, form: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """Return these words as weights: a tile, [outputs, words], for each place in a word."""
+    """Unpack words; return a tuple of tiles, [outputs, words]: tile i has weight i of each word."""
     if form == "int4 by group" or form == "int4 by group, zeros":
         packed = tl.load(words + word[:, None] * outputs + column[None, :], mask=inside[None, :], other=0)
         weights = unpack_gptq(tl.trans(packed), kind, by_ptx)
@@ -129,7 +129,7 @@ def _fetch_first(  # type: ignore[no-untyped-def]
     words, column, first_column, outputs, length: tl.constexpr, first,
     tile_outputs: tl.constexpr, tile_words: tl.constexpr, by_column: tl.constexpr,
 ):  # fmt: skip
-    """Prefetch a program's first words to L2: four lines of 128 bytes of each output, or four tiles by column."""
+    """Prefetch a program's first words to L2: four lines of 128 bytes per output, or four tiles if `by_column`."""
     if by_column:
         line = tl.minimum(first_column + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
         ahead = tl.minimum(first + tl.arange(0, 4 * tile_words), length - 1)
@@ -148,7 +148,7 @@ def _fetch_first(  # type: ignore[no-untyped-def]
 def _sum_of_parts(  # type: ignore[no-untyped-def]
     total, sums, arrived, parts: tl.constexpr, tile_outputs: tl.constexpr, tile_rows: tl.constexpr
 ):  # fmt: skip
-    """Store a program's sums; return the total and True in the program that ends last."""
+    """Store a program's sums. Return (total of all parts, True) in the program that ends last, else (sums, False)."""
     tile = sums + tl.program_id(0) * (parts * tile_outputs * tile_rows)
     place = tl.arange(0, tile_outputs)[:, None] * tile_rows + tl.arange(0, tile_rows)[None, :]
     tl.store(tile + tl.program_id(1) * (tile_outputs * tile_rows) + place, total)
@@ -175,7 +175,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     tile_outputs, tile_rows]; arrived [tiles], zero before and after; output [rows, outputs]. `in_group` words share a
     scale."""
     kind: tl.constexpr = hidden.dtype.element_ty
-    # Triton's interpreter has no bfloat16 product.
+    # float32 in Triton's interpreter, which has no bfloat16 product.
     exact: tl.constexpr = kind if by_ptx else tl.float32
     by_column: tl.constexpr = form == "int4 by group" or form == "int4 by group, zeros"
     by_group: tl.constexpr = form != "int8 by row"
@@ -189,7 +189,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     first = tl.program_id(1) * each
     last = min(first + each, steps)
     if early:
-        # Prefetched while the previous kernel ends.
+        # Prefetch words while the previous kernel ends.
         _fetch_first(
             words, column, first_column, outputs, length, first * tile_words, tile_outputs, tile_words, by_column
         )
@@ -201,7 +201,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     for step in range(first, last):
         word = step * tile_words + tl.arange(0, tile_words)
         if by_group:
-            # Read one step ahead.
+            # Read the scales of the next step.
             following = min(step + 1, steps - 1) * tile_words // in_group
             next_scale = _scale(scales, following, column, inside, outputs, groups, form)
         weights = _unpacked(words, zeros, column, inside, word, outputs, length, form, kind, by_ptx)
@@ -239,9 +239,9 @@ SHAPES = {
     64: ((128, 8, 1), (64, 4, 1), (64, 2, 1), (64, 4, 2)),
     128: ((64, 4, 1), (128, 8, 1)),
 }
-"""By rows of a tile: outputs, warps, multiples of the smallest int8 step. Two warps use mma, four together wgmma; the
-faster one depends on the shape."""
-FEWEST_ROWS = 16  # Rows of the smallest tile; fewer would be copied two bytes at a time.
+"""(outputs, warps, multiples of the smallest int8 step) by rows of a tile. Two warps use mma, four warps wgmma; the
+shape determines which is faster."""
+FEWEST_ROWS = 16  # Rows of the smallest tile. Smaller tiles would be copied in units of two bytes.
 
 
 def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:

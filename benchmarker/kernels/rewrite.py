@@ -1,4 +1,4 @@
-"""Rewriting of a model to this package's kernels, and back."""
+"""Replacement of a model's modules by modules with this package's kernels, and its reversal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Replacement:
     kernel: str  # Name in records: `gemv_*`, `packed_matmul` (quantized GEMM), `fuse_qkv_gate_up`, or `gemv_swiglu`.
-    modules: tuple[nn.Module, ...]  # Linears; MLPs for `gemv_swiglu`.
+    modules: tuple[nn.Module, ...]  # Linears that use the kernel; for `gemv_swiglu`, MLPs.
 
 
 def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
-    """Give a transformers model on a GPU, in evaluation mode, these kernels; return each with its modules.
+    """Make a transformers model on a GPU, in evaluation mode, use these kernels; return each kernel with its modules.
 
-    A linear that no kernel has keeps its library's kernel. A second call changes nothing.
+    A linear that no kernel supports keeps its library's kernel. A second call changes nothing.
     """
     replaced = replace_linears(model)
     fused_linears, fused_mlps = fuse_linears(model), fuse_swiglu(model)
@@ -39,9 +39,9 @@ def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
 
 
 def restore(model: nn.Module) -> None:
-    """Give every module its own class back.
+    """Restore the library's class of every module.
 
-    Fused weights stay views of one matrix, with the same values. GPTQ's words, which are columns of it, are copied.
+    Fused weights remain views of one matrix, with the same values. GPTQ's words, which are its columns, are copied.
     """
     for module in model.modules():
         if hasattr(module, "fused_slice") and kernel_of(module) == "gemv_gptq":

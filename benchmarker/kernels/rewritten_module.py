@@ -1,8 +1,9 @@
-"""Class replacement on the user's modules: how a model gets this package's forwards, and which attributes it gets.
+"""Replacement of a module's class, by which a model's modules get this package's forwards and attributes.
 
 `module.__class__ = with_forward(type(module), forward)` changes the forward of one module in place. Parameters, hooks
-and references to the module stay, torch.compile sees one class for all layers of a kind, and `base_class` undoes it. A
-wrapper module would change parameter names, and a patched `forward` attribute would make each layer a new function.
+and references to the module are not changed, all layers of a kind have one class for torch.compile, and `base_class`
+returns the old class. A wrapper module would change parameter names; a `forward` attribute would be a new function in
+each layer.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ ADDED = ("packed_form", "most_packed_rows", "has_gemv", "fused_slice", "swiglu_k
 
 
 class RewrittenModule(nn.Module):
-    """Attributes of a linear or MLP after `optimize`. For types alone: no module has this class."""
+    """Attributes of a linear or MLP after `optimize`. Used only for type checks: no module has this class."""
 
     in_features: int
     out_features: int
     weight: Any
     bias: Tensor | None
-    packed_form: str | None  # `Packed.form` of its weights; None if the quantized GEMM does not support them.
-    most_packed_rows: int  # Most rows of the quantized GEMM; 0 without a form.
-    has_gemv: bool  # False if a GEMV kernel does not support the linear, but the quantized GEMM does.
-    fused_slice: FusedSlice  # Its outputs in a fused linear; missing if it is not fused.
-    swiglu_kernels: SwigluKernels  # Kernels that compute an MLP's SwiGLU; missing if there are none.
-    own_class: type[Any]  # The library's class of a linear behind the opaque operator; stays after `restore`.
-    opaque_number: Tensor  # Its number there.
-    original_forward: Callable[..., Any]  # The forward of the class before `with_forward`.
+    packed_form: str | None  # `Packed.form` of the weights; None if the quantized GEMM does not support them.
+    most_packed_rows: int  # Maximum number of rows of the quantized GEMM; 0 if `packed_form` is None.
+    has_gemv: bool  # False if the quantized GEMM supports the linear, but no GEMV kernel does.
+    fused_slice: FusedSlice  # Outputs of the linear in a fused linear; missing if it is not fused.
+    swiglu_kernels: SwigluKernels  # Kernels that compute an MLP's SwiGLU; missing if no kernel does.
+    own_class: type[Any]  # The library's class of a linear that calls the opaque operator; not removed by `restore`.
+    opaque_number: Tensor  # Number of the linear in the opaque operator.
+    original_forward: Callable[..., Any]  # Forward of the module's class before `with_forward`.
 
 
 @dataclass
 class FusedLinear:
-    linear: nn.Module  # Linear with all outputs. It is not a registered module of the model.
+    linear: nn.Module  # Linear with the outputs of all fused linears; not a registered module of the model.
     output: Tensor | None = None
-    """[batch, tokens, outputs of all] between the first and the last linear's call; else None."""
+    """Output, [batch, tokens, outputs of all], from the first to the last linear's call in a forward; else None."""
 
 
 @dataclass
@@ -55,16 +56,16 @@ class FusedSlice:
 
 @dataclass(frozen=True)
 class SwigluKernels:
-    """Cases in which an MLP's SwiGLU is computed by a kernel of this package."""
+    """Cases, one row and prefills, in which a kernel of this package computes an MLP's SwiGLU."""
 
     for_one_query: bool
     for_prompts: bool
 
 
 def with_forward(kind: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
-    """Return a subclass of the same name with another forward; `original_forward` is the class's own.
+    """Return a subclass of `kind` with the same name and this forward; `original_forward` is the forward of `kind`.
 
-    All layers of a kind get the same class, since the compiler distinguishes classes.
+    The result is cached: layers of a kind must have the same class, because the compiler distinguishes classes.
     """
     if (kind, forward) not in _classes:
         _classes[kind, forward] = type(kind.__name__, (kind,), {"forward": forward, "original_forward": kind.forward})
@@ -72,7 +73,7 @@ def with_forward(kind: type[nn.Module], forward: Callable[..., Any]) -> type[nn.
 
 
 def base_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return the class from which `with_forward` started."""
+    """Return the library's class, from which `with_forward` made subclasses."""
     overridden = set(_classes.values())
     while kind in overridden:
         kind = kind.__bases__[0]

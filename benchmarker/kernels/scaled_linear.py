@@ -1,7 +1,10 @@
 """W8A8 linear: int8 or FP8 weights with a scale per output, and activations that are quantized per row at run time.
 
-torch multiplies on the tensor cores (`torch._int_mm`, `torch.nn.functional.scaled_mm`). `quantized_rows` and the
-scaling of int8 products are torch operators, each of which inductor fuses to one kernel.
+torch multiplies on tensor cores (`torch._int_mm`, `torch.nn.functional.scaled_mm`). Inductor compiles `quantized_rows`
+to one kernel, and the scaling of int8 products to another.
+
+`BlockScaledLinear` has the format of DeepSeek's FP8 checkpoints: a scale per 128 x 128 weights, and one per 128
+activations of a row. torch multiplies it on Hopper (compute capability 9.0); that call has not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -12,17 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-INT8_MOST, FP8_MOST = 127.0, 448.0  # Largest codes; int8's is the same for both signs.
-FEWEST_INT8_ROWS = 17  # cuBLAS multiplies no fewer.
+INT8_MOST, FP8_MOST = 127.0, 448.0  # Largest absolute values of codes; -128 is not used.
+FEWEST_INT8_ROWS = 17  # Minimum number of rows of cuBLAS's int8 GEMM.
+BLOCK = 128  # Rows and columns of weights that share a scale.
+SCALES_MULTIPLE = 4  # cuBLAS reads the scales of a row of blocks in groups of this many.
 
 
 class ScaledLinear(nn.Module):
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
-        """Keep the weights without a copy.
+        """Store the tensors without a copy.
 
         Args:
             weight: [out, in], int8 or float8_e4m3fn.
-            scale: One per output.
+            scale: Scale of each output.
             bias: [out].
         """
         super().__init__()
@@ -40,18 +45,18 @@ class ScaledLinear(nn.Module):
 
 
 def quantized_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the codes of activations, [rows, in], and their scales, [rows, 1], in 32 bits."""
+    """Quantize rows of activations, [rows, in]; return codes, [rows, in], and float32 scales, [rows, 1]."""
     values = rows.float()
     most = INT8_MOST if dtype == torch.int8 else FP8_MOST
     largest = values.abs().amax(-1, keepdim=True)
-    # A row of zeros has any scale.
+    # Any scale is right for a row of zeros, except 0.
     scales = torch.where(largest > 0, largest, 1.0) / most
     codes = (values / scales).clamp(-most, most)
     return (codes.round() if dtype == torch.int8 else codes).to(dtype), scales
 
 
 def scaled_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the product of quantized rows with a weight, [rows, out].
+    """Return the product of quantized rows and a quantized weight, [rows, out], in `dtype`.
 
     Args:
         scales: [rows, 1].
@@ -66,3 +71,59 @@ def scaled_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: 
         codes, weight.t(), scales, by_row, weight_scale, by_row, output_dtype=dtype
     )  # fmt: skip
     return product
+
+
+class BlockScaledLinear(nn.Module):
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+        """Keep the weights without a copy.
+
+        Args:
+            weight: [out, in], float8_e4m3fn; `in` is a multiple of BLOCK.
+            scale: [out / BLOCK, in / BLOCK], rounded up, in 32 bits.
+            bias: [out].
+        """
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.register_buffer("weight_scale", functional.pad(scale, (0, -scale.shape[1] % SCALES_MULTIPLE)))
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scale_of_weight: Any = self.weight_scale
+        groups, scales = quantized_rows(hidden.reshape(-1, BLOCK), self.weight.dtype)
+        codes, scales = groups.view(-1, self.in_features), scales.view(-1, self.in_features // BLOCK)
+        multiply = block_product if hidden.is_cuda else dequantized_product
+        product = multiply(codes, scales, self.weight, scale_of_weight, hidden.dtype)
+        product = product if self.bias is None else product + self.bias.to(product.dtype)
+        return product.view(*hidden.shape[:-1], -1)
+
+
+def block_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the product of quantized rows with a weight, [rows, out], on a GPU of compute capability 9.0.
+
+    Args:
+        scales: [rows, in / BLOCK].
+        weight_scale: [out / BLOCK, in / BLOCK], with columns up to a multiple of SCALES_MULTIPLE.
+    """
+    kinds = functional.ScalingType
+    product: Tensor = functional.scaled_mm(
+        codes,
+        weight.t(),
+        # Consecutive rows are adjacent in memory.
+        scales.t().contiguous().t(),
+        kinds.BlockWise1x128,
+        weight_scale.t(),
+        kinds.BlockWise128x128,
+        # The kernel has no output in float16.
+        output_dtype=torch.bfloat16 if dtype == torch.bfloat16 else torch.float32,
+    )
+    return product.to(dtype)
+
+
+def dequantized_product(
+    codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Compute `block_product` with dequantized numbers in 32 bits: its specification, on any device."""
+    by_block = weight_scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    dequantized = weight.float() * by_block[: weight.shape[0], : weight.shape[1]]
+    return ((codes.float() * scales.repeat_interleave(BLOCK, 1)) @ dequantized.t()).to(dtype)

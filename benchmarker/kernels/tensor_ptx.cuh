@@ -11,7 +11,7 @@ typedef unsigned short u16;
 #define KIND "f16"
 #endif
 
-// A 16-bit number as 32 bits.
+// Convert a 16-bit float to 32 bits.
 __device__ float to_float(u32 value) {
 #if BF16
     return __uint_as_float(value << 16);
@@ -22,7 +22,7 @@ __device__ float to_float(u32 value) {
 #endif
 }
 
-// Two numbers rounded to 16 bits, the first in the lower half.
+// Round two numbers to 16 bits and pack them, the first in the lower half.
 __device__ u32 pair_of(float low, float high) {
     u32 result;
     asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
@@ -32,7 +32,7 @@ __device__ u32 pair_of(float low, float high) {
 __device__ float exponential(float value) { return __expf(value); }
 __device__ float silu(float value) { return value / (1 + exponential(-value)); }
 
-// own + 256 times byte BYTE of a word, where own is below 256.
+// Return own + 256 * (byte BYTE of a word); own must be below 256.
 template <int BYTE>
 __device__ u32 place_of_byte(u32 word, u32 own) {
     u32 place;
@@ -40,7 +40,7 @@ __device__ u32 place_of_byte(u32 word, u32 own) {
     return place;
 }
 
-// sums += A * B, by a warp together: mma.m16n8k16 in the PTX manual has what each lane holds.
+// sums += A * B, computed by a whole warp. The PTX manual (mma.m16n8k16) describes the numbers that each lane holds.
 __device__ void multiply_and_add(float (&sums)[4], const u32 (&a)[4], u32 first, u32 second) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -48,7 +48,7 @@ __device__ void multiply_and_add(float (&sums)[4], const u32 (&a)[4], u32 first,
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(first), "r"(second));
 }
 
-// Weights, which no kernel writes and which are read once: past the first cache.
+// Read weights past the L1 cache: they are read once, and no kernel writes them.
 __device__ void read_weights(const void* place, uint4& words) {
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(place));
@@ -58,7 +58,7 @@ __device__ void read_weights(const void* place, uint2& words) {
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "l"(place));
 }
 
-// Scales, of which several lanes read the same.
+// Read scales through the L1 cache, because several lanes read the same scales.
 __device__ void read_scales(const void* place, float2& scales) {
     asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(scales.x), "=f"(scales.y) : "l"(place));
 }
@@ -67,18 +67,18 @@ __device__ void read_scales(const void* place, u32& pair) {
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(pair) : "l"(place));
 }
 
-// The kernel behind this one may start.
+// PDL: let the next kernel start.
 __device__ void let_the_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// Until the kernel before this one has ended and written everything.
+// PDL: wait until the previous kernel has ended and its writes are visible.
 __device__ void wait_for_the_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Until as many threads are here under this number, 1 to 15.
+// Wait at a barrier, number 1 to 15, until this many threads have arrived.
 __device__ void meet(int number, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// By a warp: what it wrote is there for all, and it is counted. Whether it is the last of so many; then the count is 0 again.
+// Called by a whole warp: publish its writes and count it. Return true for the last of `parts`, which resets the count.
 __device__ bool arrive(int* arrived, int parts) {
     __threadfence();
     __syncwarp();
@@ -92,5 +92,5 @@ __device__ bool arrive(int* arrived, int parts) {
     return before == parts - 1;
 }
 
-// What another block has written: not from a cache of this one.
+// Read numbers that another block has written, past this multiprocessor's L1 cache.
 __device__ float read_left(const float* place) { return __ldcg(place); }

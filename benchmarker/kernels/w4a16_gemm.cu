@@ -16,13 +16,13 @@
 constexpr int THREADS = WARP * SPLIT * GROUPS;
 
 constexpr int CHUNK = 128, CHUNKS = INPUTS / CHUNK, OUTPUTS = 16, ROWS = 8 * COLUMNS;
-constexpr int SCALED = IS_CODES ? 2 : 1;           // Scales of a chunk. Half a chunk is multiplied at a time.
-constexpr int WORDS = 2;                           // Words of an output that a lane has of half a chunk.
+constexpr int SCALED = IS_CODES ? 2 : 1;           // Scales per output and chunk. Half a chunk is multiplied at a time.
+constexpr int WORDS = 2;                           // Words per output, lane and half a chunk.
 constexpr int SUMS = TABLE, SUMS_OF_TILE = ROWS * OUTPUTS;
 constexpr bool IS_EVEN = SPLIT * PARTS * UNITS == CHUNKS;
 
 struct Unit {
-    u32 words[2][4];           // Of two outputs: rows g and g + 8 of A.
+    u32 words[2][4];           // Words of two outputs, which are rows g and g + 8 of A.
     float scales[2][SCALED];
 };
 
@@ -32,7 +32,7 @@ struct Weights {
     int outputs;
 };
 
-// Where a warp works: the outputs, counted by 16, and the part of the inputs with the first chunk that is its own.
+// Work of a warp: index of the 16 outputs, index of the part of the inputs, and the warp's first chunk.
 struct Task {
     int outputs, part, first;
 };
@@ -76,10 +76,10 @@ __device__ Unit read_unit(const Weights& weights, const Task& task, int at, int 
     return unit;
 }
 
-// Where lane t's word j of half a chunk stands in the chunk's inputs.
+// Return the first input of lane t's word j in half `part` of a chunk.
 __device__ int inputs_of(int part, int j, int t) { return part * 64 + (IS_CODES ? t * 16 + j * 8 : j * 32 + t * 8); }
 
-// The pairs of two words' bytes FIRST and FIRST + 1 as A: `word` is of row g, `other` of row g + 8.
+// Return in `a` the weights of bytes FIRST and FIRST + 1 as operand A: `word` is from row g, `other` from row g + 8.
 template <int FIRST>
 __device__ void multiplicands(u32 (&a)[4], u32 word, u32 other, u32 own) {
     a[0] = looked_up<FIRST>(word, own);
@@ -88,7 +88,7 @@ __device__ void multiplicands(u32 (&a)[4], u32 word, u32 other, u32 own) {
     a[3] = looked_up<FIRST + 1>(other, own);
 }
 
-// Write number `at` of a tile's sums, if it is of a row that there is.
+// Write sum `at` of a tile, if its row exists.
 __device__ void write_output(u16* output, float sum, int at, int tile, int rows, int outputs) {
     const int row = at / OUTPUTS;
     if (row < rows) output[(size_t)row * outputs + tile * OUTPUTS + at % OUTPUTS] = (u16)pair_of(sum, 0);
@@ -114,7 +114,7 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
         write_pairs<THREADS>([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
     __syncthreads();
     wait_for_the_last();
-    // The row that is this lane's column of B. Where there is none it is the last row: its sums are in no output.
+    // The row that is this lane's column of B. If there is none, the last row replaces it; its sums are not written.
     const u16* first_row = hidden + (size_t)g * INPUTS;
     const int last = ROWS - 8 + g;
     const u16* last_row = hidden + (size_t)(last < rows ? last : rows - 1) * INPUTS;
@@ -132,7 +132,7 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                 else if (IS_REPEATED && tile + stride < tiles)
                     units[i] = read_unit(weights, next, i, g, t);
                 if (!IS_EVEN && chunk >= CHUNKS) continue;
-#pragma unroll 1  // Else the compiler reads so much ahead that it has no registers left.
+#pragma unroll 1  // Otherwise the compiler reads so far ahead that registers do not suffice.
                 for (int part = 0; part < 2; part++) {
                     u32 a[2 * WORDS][4];
 #pragma unroll
@@ -167,7 +167,7 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                 sums[share * SUMS_OF_TILE + row * OUTPUTS + place] = totals[at][k];
             }
         meet(group + 1, SPLIT * WARP);
-        // Each warp adds up some of the sums: of its own block, and if it comes last of all blocks.
+        // Each warp adds some of the sums of its block; in the block that ends last, also the sums of all blocks.
         if (PARTS > 1 && share * WARP >= SUMS_OF_TILE) continue;
         float* own_left = left + (size_t)task.outputs * PARTS * SUMS_OF_TILE;
         for (int at = share * WARP + lane; at < SUMS_OF_TILE; at += SPLIT * WARP) {

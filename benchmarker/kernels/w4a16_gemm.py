@@ -1,7 +1,7 @@
 """W4A16 GEMM for 2 to 64 rows on tensor cores, for Hopper and newer. `w4a16_gemm.cu` describes the algorithm.
 
-A program fills a multiprocessor. With few rows the limit is the weights in flight from memory, with many the rows,
-which each warp reads again for each tile.
+A program occupies a whole multiprocessor. With few rows, the time is limited by reading weights from memory; with many
+rows, by reading the rows, which each warp reads again for each tile.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from benchmarker.kernels.launch_support import arrived
 from benchmarker.kernels.packed_weights import Packed
 
 MOST_ROWS = 64
-COLUMNS = 8  # Rows per tensor core product.
+COLUMNS = 8  # Number of rows in a tensor core product.
 TILE_OUTPUTS = 16
 GROUPS_OF = {"int4 by group": 128, "nf4": 64, "fp4": 64}  # Inputs per scale.
-MOST_COUNTED = 1 << 14  # Most warps whose sums are counted if blocks share a tile's inputs.
+MOST_COUNTED = 1 << 14  # Size of the array of counters, one per tile and warp, for tiles that several blocks share.
 MOST_GROUPS, MOST_PARTS, FEWEST_WARPS = 15, 8, 6
 MOST_HELD = {1: {12: 4, 16: 3, 20: 2}, 3: {12: 4, 16: 2, 20: 1}, 4: {8: 4, 12: 2, 16: 1}, 8: {8: 2, 12: 1}}
-"""Chunks that fit in a lane's registers, by groups of eight rows, then by warps per block."""
+"""Maximum number of chunks in a lane's registers, by groups of eight rows, then by warps per block."""
 FIRST_CACHE_KB = 240  # L1 cache of an H100's multiprocessor, including shared memory.
-CANDIDATES = 5  # Cuts to time.
+CANDIDATES = 5  # Maximum number of cuts to time.
 
 
 @dataclass(frozen=True)
 class Cut:
-    split: int  # Warps of a program that share the inputs of a tile of 16 outputs.
+    split: int  # Warps of a program among which the inputs of a tile of 16 outputs are divided.
     groups: int  # Groups of `split` warps per program.
-    parts: int  # Programs that share the inputs of a tile.
+    parts: int  # Number of programs among which the inputs of a tile are divided.
     held: int  # Chunks of 128 inputs that a warp reads ahead.
 
     @property
@@ -47,7 +47,7 @@ class Cut:
 
 
 def why_not(hidden: Tensor, packed: Packed) -> str | None:
-    """Return why this kernel does not support rows [rows, inputs] times the weights, or None."""
+    """Return why this kernel does not support rows, [rows, inputs], times the weights; None if it does."""
     inputs, group = packed.length * packed.in_word, packed.in_group * packed.in_word
     if not 1 < len(hidden) <= MOST_ROWS:
         return f"fewer than 2 rows or more than {MOST_ROWS}"
@@ -61,7 +61,7 @@ def why_not(hidden: Tensor, packed: Packed) -> str | None:
 
 
 def cuts_for(packed: Packed, rows: int, processors: int, most_shared_bytes: int = HOPPERS_SHARED_BYTES) -> list[Cut]:
-    """Return the cuts to time: the best estimates for each number of warps per tile."""
+    """Return the cuts to time: for each number of warps per tile, the cut with the least estimated time."""
     estimates = {
         cut: estimated_us(cut, packed, rows, processors)
         for cut in _possible_cuts(packed, rows)
@@ -100,11 +100,11 @@ def _units(cut: Cut, chunks: int) -> int:
 
 
 def estimated_us(cut: Cut, packed: Packed, rows: int, processors: int) -> float:
-    """Return a rough time on an H100, in microseconds, to exclude slow cuts.
+    """Return an estimated time on an H100, in microseconds, by which slow cuts are excluded.
 
-    A chunk is 1 KB of weights; a multiprocessor receives at most 25 KB/us with 1 us latency. A chunk takes the L1 cache
-    32 cycles for the table and 16 per eight rows. Rows come from L2 at 42 KB/us, once or in each turn if L1 is too
-    small. Sums of several parts pass through L2 twice.
+    A chunk is 1 KB of weights; a multiprocessor receives at most 25 KB/us with 1 us latency. A chunk takes 32 cycles of
+    the L1 cache for the table and 16 cycles per eight rows. Rows are read from L2 at 42 KB/us, once, or once per tile
+    if they do not fit in L1. Sums of several parts are written to L2 and read from it.
     """
     inputs, columns, warps = packed.length * packed.in_word, _columns(rows), cut.split * cut.groups
     program = program_for(packed, rows, torch.float16, cut, processors)
@@ -129,7 +129,7 @@ def program_for(packed: Packed, rows: int, dtype: torch.dtype, cut: Cut, process
         "GROUPS": cut.groups, "PARTS": cut.parts, "UNITS": _units(cut, inputs // CHUNK), "HELD": cut.held,
         "IS_REPEATED": is_repeated, "BF16": dtype == torch.bfloat16,
     }  # fmt: skip
-    # A tile's sums are added while the next tile's are written.
+    # Two buffers, because a tile's sums are added while the next tile's sums are written.
     sums = (2 if is_repeated else 1) * cut.groups * cut.split * _sums_of_tile(rows)
     return Program(
         tuple((name, int(value)) for name, value in macros.items()),

@@ -25,12 +25,11 @@ def measure_energy(
     gpu: Gpu | None, *, generation: Callable[[], object], prefill: Callable[[], object] | None
 ) -> Energy:
     """Measure the energy of generations and of prefills (one new token), and idle power. Raises DeviceError."""
-    if gpu is None:
-        raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
-    _count(gpu)
-    before, started = _count(gpu), time.perf_counter()
+    count_energy_j(gpu)
+    assert gpu is not None
+    before, started = count_energy_j(gpu), time.perf_counter()
     time.sleep(WINDOW_S)
-    idle_power_w = (_count(gpu) - before) / (time.perf_counter() - started)
+    idle_power_w = (count_energy_j(gpu) - before) / (time.perf_counter() - started)
     of_generation, of_prefill = _windows(gpu, generation), _windows(gpu, prefill) if prefill else ()
     return Energy(idle_power_w=idle_power_w, generation=of_generation, prefill=of_prefill)
 
@@ -44,13 +43,13 @@ def _windows(gpu: Gpu, work: Callable[[], object]) -> tuple[EnergyWindow, ...]:
 
 def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
     warm, powers, generations = gpu.temperature_c(), list[float](), 0
-    before, started = _count(gpu), time.perf_counter()
+    before, started = count_energy_j(gpu), time.perf_counter()
     while generations < LEAST_GENERATIONS or time.perf_counter() < started + WINDOW_S:
         work()
         generations += 1
         if (power := gpu.power_w()) is not None:
             powers.append(power)
-    energy_j, seconds = _count(gpu) - before, time.perf_counter() - started
+    energy_j, seconds = count_energy_j(gpu) - before, time.perf_counter() - started
     if energy_j <= 0:
         raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
     counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
@@ -66,7 +65,10 @@ def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
     )
 
 
-def _count(gpu: Gpu) -> float:
+def count_energy_j(gpu: Gpu | None) -> float:
+    """Return the state of the board's counter; take differences. Raises DeviceError."""
+    if gpu is None:
+        raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
     if (count := gpu.energy_j()) is None:
         raise DeviceError("this board or its driver has no energy counter")
     return count

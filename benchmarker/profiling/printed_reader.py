@@ -285,7 +285,7 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
-    """Return rows with own times, for a table without them: the last of nested rows with equal calls has the time."""
+    """Return rows with own times, from the total times: of nested rows with equal calls, the last has the time."""
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):

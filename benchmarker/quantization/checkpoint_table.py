@@ -51,7 +51,7 @@ ROWS = (
     FormatRow(
         "compressed-tensors NVFP4", COMPRESSED, UNPACKED, "no", vllm="on Hopper weights only, activations in 16 bits"
     ),
-    FormatRow("FP8 in blocks", "fp8-checkpoint", FP8_GPU, LIBRARY),
+    FormatRow("FP8 in blocks", "fp8-checkpoint", f"{FP8_GPU}; 9.0 without kernels", "torch's FP8 GEMM on 9.0"),
     FormatRow("AWQ", "awq", ANY, WITH_TORCH),
     FormatRow("GPTQ", "gptq", ANY, f"{WITH_TORCH}, without desc_act"),
     FormatRow("AutoRound", "autoround", ANY, LIBRARY),

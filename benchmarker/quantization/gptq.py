@@ -26,10 +26,11 @@ from pydantic import Field, field_validator
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.dummy import empty_model, packable_linears
-from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config, shipped_text
-from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model, undisturbed
-from benchmarker.core.errors import ModelError, SpecError, read_problem
+from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config
+from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
+from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, torch_gpu
+from benchmarker.quantization.calibration import calibration_ids, calibration_text, computed_dtype
 from benchmarker.quantization.gptqmodel_kernels import (
     GROUPS,
     PACKING,
@@ -41,7 +42,6 @@ from benchmarker.quantization.gptqmodel_kernels import (
     is_group_aware,
     read_packed,
 )
-from benchmarker.schema.base import DType
 
 if TYPE_CHECKING:
     import torch
@@ -134,17 +134,6 @@ def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progre
     return replace(checkpoint, folder=folder, config=read_config(folder), is_text_part=False)
 
 
-def calibration_text(path: str | None) -> str:
-    if path is None:
-        return shipped_text("calibration.txt")
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(read_problem(f"--calibration {path}", error)) from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"--calibration {path}: not a text file in UTF-8") from error
-
-
 def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str) -> str:
     commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
     return cache.key_of(
@@ -159,11 +148,6 @@ def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str
             "libraries": {name: version(name) for name in LIBRARIES},
         }
     )
-
-
-def computed_dtype(target: Target) -> DType:
-    """Return the dtype for calibration: float32 on a CPU (16 bits take ten times as long), else the target's."""
-    return "float32" if target.device == "cpu" else target.dtype
 
 
 def _make(
@@ -193,21 +177,9 @@ def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dic
     """Return `calibration_samples` samples of `calibration_tokens` tokens each, or as many as the text has."""
     import torch
 
-    tokenizer: Any = load_tokenizer(checkpoint)
-    if tokenizer is None:
-        raise ModelError(
-            f"{checkpoint.model_id}: no tokenizer in its folder, and GPTQ is calibrated on a text; "
-            "add the tokenizer's files, or use --load-format dummy"
-        )
-    length = options.calibration_tokens
-    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    starts = range(0, len(ids) - length + 1, length)[: options.calibration_samples]
-    if not starts:
-        raise SpecError(
-            f"gptq: the calibration text has {len(ids)} tokens, fewer than options.calibration_tokens={length}; "
-            "give a longer text, or set a smaller number"
-        )
-    pieces = [torch.tensor([ids[start : start + length]]) for start in starts]
+    samples, length = options.calibration_samples, options.calibration_tokens
+    ids = calibration_ids(checkpoint, "GPTQ", text, samples=samples, length=length)
+    pieces = [torch.tensor([piece]) for piece in ids]
     return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 MIXED = "mixed"
+GPU_KERNELS = ("kernels",)  # Downloads kernels from a hub.
 FP8_GPU = "NVIDIA GPUs of compute capability 8.9 and above"
 
 
@@ -114,7 +115,7 @@ FORMATS = (
         name="fp8-checkpoint",
         summary="an FP8 checkpoint with scales per block or tensor",
         packages=(),
-        gpu_packages=("kernels",),
+        gpu_packages=GPU_KERNELS,
         kernels=FP8_GPU,
         options=_fp8_options,
         bits=(8,),
@@ -136,7 +137,7 @@ FORMATS = (
         name="mxfp4",
         summary="an MXFP4 checkpoint of gpt-oss",
         packages=(),
-        gpu_packages=("kernels",),
+        gpu_packages=GPU_KERNELS,
         kernels="NVIDIA GPUs of compute capability 7.5 and above",
         options=lambda stored: {"scheme": "mxfp4"},
         bits=(4,),
@@ -156,7 +157,7 @@ FORMATS = (
 
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     """Load a stored checkpoint, with transformers' packed kernels if it has some, or benchmarker's linear layers."""
-    from benchmarker.quantization.stored_kernels import replace_compressed
+    from benchmarker.quantization.stored_kernels import has_fp8_blocks, replace_stored
 
     if "fp4" in options.scheme and target.dtype != "bfloat16":
         raise SpecError(
@@ -165,7 +166,9 @@ def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progres
     switch = packed_switch(checkpoint.quantization or {})
     model = _read(checkpoint, target, switch)
     note = f"the checkpoint is {options.scheme} already"
-    replaced = ", ".join(f"{count} {name}" for name, count in replace_compressed(model).items())
+    replaced = ", ".join(f"{count} {name}" for name, count in replace_stored(model).items())
+    if has_fp8_blocks(model):
+        require("fp8-checkpoint", *GPU_KERNELS)
     own = f"linear layers by benchmarker, which keep the weights packed: {replaced}" if replaced else ""
     used = "use_optimized_inference was requested" if switch else ""
     return Loaded(model, notes=tuple(filter(None, (note, used, own))))
@@ -221,10 +224,13 @@ def packed_switch(stored: dict[str, Any]) -> Any:
 
 
 def _loader(stored_format: StoredFormat) -> Loader:
-    def check(options: StoredOptions, target: Target) -> None:  # noqa: ARG001
+    def check(options: StoredOptions, target: Target) -> None:
+        from benchmarker.quantization.stored_kernels import multiplies_fp8_blocks
+
         if not stored_format.is_read:
             raise UnsupportedError(f"{stored_format.name}: transformers does not read this format; use --engine vllm")
-        if torch_gpu(target.device):
+        gpu = torch_gpu(target.device)
+        if gpu and not (options.scheme == "fp8" and multiplies_fp8_blocks(gpu)):
             require(stored_format.name, *stored_format.gpu_packages)
 
     return Loader(

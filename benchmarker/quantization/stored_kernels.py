@@ -1,8 +1,9 @@
-"""Linear layers of benchmarker's own for compressed-tensors checkpoints that transformers would unpack.
+"""Linear layers of benchmarker's own for checkpoints that transformers would unpack, or run with a hub's kernels.
 
 transformers has a kernel for FP8 weights on some GPUs. It unpacks all other schemes to 16 bits in the first forward
 pass. W4A16 layers become `Int4Linear` and W8A8 layers `ScaledLinear` here, which keep the checkpoint's bytes. Schemes
 without a layer stay with the library: other bits, static scales of activations, groups in the order of activations.
+Layers of FP8 in blocks become `BlockScaledLinear` on Hopper, for which transformers downloads kernels.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.quantization.base import TorchGpu, torch_gpu
+
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
 WORD_CODES = 8  # Codes of 4 bits in a word.
+FP8_BLOCK_CAPABILITY = (9, 0)  # torch's block-scaled product is cuBLAS's, which other GPUs lack.
 
 
-def replace_compressed(model: PreTrainedModel) -> Counter[str]:
-    """Replace linear layers by `Int4Linear` or `ScaledLinear` if possible; return the number of layers by class."""
+def multiplies_fp8_blocks(gpu: TorchGpu | None) -> bool:
+    return gpu is not None and gpu.nvidia and gpu.capability == FP8_BLOCK_CAPABILITY
+
+
+def replace_stored(model: PreTrainedModel) -> Counter[str]:
+    """Replace linear layers by layers of benchmarker if possible; return the number of layers by class."""
     replaced: Counter[str] = Counter()
     for name, module in list(model.named_modules()):
         own = _own_linear(module)
@@ -33,7 +41,18 @@ def replace_compressed(model: PreTrainedModel) -> Counter[str]:
     return replaced
 
 
+def has_fp8_blocks(model: PreTrainedModel) -> bool:
+    """Return whether layers of transformers are left that compute with packed FP8 weights."""
+    names = ("FP8Linear", "FP8GroupedLinear", "FP8Experts")
+    return any(
+        type(module).__name__ in names and any(each.element_size() == 1 for each in module.parameters())
+        for module in model.modules()
+    )
+
+
 def _own_linear(module: Any) -> nn.Module | None:
+    if type(module).__name__ == "FP8Linear":
+        return _block_linear(module)
     scheme: Any = getattr(module, "quantization_scheme", None)
     weights = getattr(scheme, "weights", None)
     if weights is None or hasattr(module, "weight_g_idx"):
@@ -66,3 +85,14 @@ def _scaled_linear(module: Any, weights: Any, activations: Any) -> nn.Module | N
     from benchmarker.kernels.scaled_linear import ScaledLinear
 
     return ScaledLinear(weight.data, module.weight_scale.data, module.bias)
+
+
+def _block_linear(module: Any) -> nn.Module | None:
+    from benchmarker.kernels.scaled_linear import BLOCK, BlockScaledLinear
+
+    is_plain = tuple(module.block_size or ()) == (BLOCK, BLOCK) and module.activation_scheme == "dynamic"
+    weight, scale = module.weight, module.weight_scale_inv
+    fits = weight.element_size() == 1 and scale.element_size() == 4 and not any(size % BLOCK for size in weight.shape)
+    if not is_plain or not fits or not multiplies_fp8_blocks(torch_gpu(str(weight.device))):
+        return None
+    return BlockScaledLinear(weight.data, scale.data, module.bias)

@@ -69,7 +69,7 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
-    """Return the distinct results of `value_of` for the records, separated by commas."""
+    """Return the distinct values of `value_of(record)`, separated by commas."""
     return names(value for value in dict.fromkeys(map(value_of, records)) if value)
 
 
@@ -230,7 +230,7 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
-    """Return the names of variants by the result of `value_of` for their records. Records with None are skipped."""
+    """Return the names of the variants by `value_of(record)`. Records for which this is None are skipped."""
     variants: dict[str, dict[str, None]] = {}
     for record in records:
         if value := value_of(record):

@@ -268,7 +268,7 @@ def left_out(results: Results) -> list[str]:
 
 
 def sheets(results: Results) -> list[Sheet]:
-    """Return a table of the first table's cell with all columns, a table of all cells, and the workload's tables."""
+    """Return tables with all columns: of the cell `headline(rows)`, of all cells, and those that the workload adds."""
     rows, chosen = results.rows, headline_rows(results.rows)
     workload = workload_of(results.workload)
     cell = chosen[0].cell if chosen else None

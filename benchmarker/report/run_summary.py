@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 
-DISTURBED = (
-    "Other programs disturbed this measurement: its times may be too long, and their reason is not explained. Measure "
-    "again after these programs have ended."
-)
+DISTURBED = "Other programs disturbed the run: its speed is not explained. Measure again after they have ended."
 
 
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
@@ -84,7 +81,7 @@ class ShownRecord(RunRecord):
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. Its class derives from ShownRecord and its workload's record class. Raises ResultsError."""
+    """Read one record, of a class derived from ShownRecord and the workload's record class. Raises ResultsError."""
     record = record_io.read_record(Path(path))
     # The workload's class is the first base, so that its fields come before those of RunRecord.
     kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})

@@ -287,7 +287,7 @@ class StepFacts(Plain):
 class EngineFacts(Plain):
     name: str
     tokens_read: Literal["each", "end"]
-    """`each`: the host reads every token as it is made; `end`: all tokens at the end."""
+    """`each`: the host reads every token as it is made; `end`: the host reads all tokens after the last one."""
     kv_cache: Literal["dynamic", "static", "paged", "quantized"]
     kv_cache_stored: str | None = None
     setup_s: Number | None = None

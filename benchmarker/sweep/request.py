@@ -167,7 +167,7 @@ def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[
         before = read_sweep_file(folder) if folder else None
     except ResultsError as error:
         return None, (f"{error}; the records beside it are used",)
-    if before and Path(before.config).resolve() != config.resolve():
+    if before and not before.is_of(config):
         raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}; give that one")
     if not before and folder and any(not is_job_file(path) for path in folder.glob("*.json")):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")

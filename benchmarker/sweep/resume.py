@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from benchmarker.core.errors import ResultsError, read_problem
 from benchmarker.execution.jobs import is_job_file, refuse_changed, write_job
 from benchmarker.schema.base import Plain, first_problem
+from benchmarker.schema.config_io import find_config
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import SWEEP_FILE, UNFINISHED, read_record, write_atomically, write_record
@@ -56,6 +57,10 @@ class SweepFile(Plain):
     started_at: str
     baseline: str | None = None
     """Variant that the others are compared with. None in older files."""
+
+    def is_of(self, config: Path) -> bool:
+        """Return whether the sweep measures this config; `quickstart` and `configs/quickstart.yaml` are the same."""
+        return find_config(Path(self.config)).resolve() == find_config(config).resolve()
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     sweeps = []
     for path in results.glob(f"*/*/*/{SWEEP_FILE}"):
         with contextlib.suppress(ResultsError):
-            if (sweep := read_sweep_file(path.parent)) and Path(sweep.config).resolve() == config.resolve():
+            if (sweep := read_sweep_file(path.parent)) and sweep.is_of(config):
                 sweeps.append((sweep.started_at, path.parent))
     return max(sweeps)[1] if sweeps else None
 
@@ -224,7 +229,7 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
 def _incomplete_rounds(
     found: Sequence[FoundRecord], total: int, cards: Collection[str | None]
 ) -> tuple[dict[int, str | None], set[tuple[int, str | None]]]:
-    """Return the GPU that continues each incomplete round (of `total` cells), and each (round, GPU) that cannot."""
+    """Return the GPU that continues each round of less than `total` cells, and each (round, GPU) to measure again."""
     cells_of: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
     for candidate in found:
         cells = {(candidate.record.variant.name, position) for position in candidate.cells}

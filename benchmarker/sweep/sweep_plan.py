@@ -182,7 +182,7 @@ class Schedule:
         rounds_at_once: float = 1.0,
         judges: int = 1,
     ) -> str:
-        """Return the forecast, `about 5 min` or a range: tasks on `rounds_at_once`, judgements on `judges` workers."""
+        """Return the forecast of the time, as `about 5 min` or a range, for so many parallel workers."""
         judging_s = self.judging_s(judgements) / judges
         low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
         slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core
@@ -255,7 +255,8 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
     rounds_at_once = file.rounds / math.ceil(file.rounds / workers)
     guess = schedule.duration(tasks, schedule.judgements, rounds_at_once=rounds_at_once, judges=workers)
-    load = f" ({schedule.load_per_core:.1f} other programs per core)" if schedule.load_per_core >= BUSY_LOAD else ""
+    others = f" ({schedule.load_per_core:.1f} other programs per core; rounds that they disturb are left out)"
+    load = others if schedule.load_per_core >= BUSY_LOAD else ""
     lines = [
         f"plan: {rounds} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",

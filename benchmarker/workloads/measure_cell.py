@@ -58,7 +58,7 @@ def measure_cell(
     except (UnsupportedError, WrongResultError, RankError) as error:
         kind, reason = error.kind, str(error)
     except Exception as error:
-        # An external engine's error kind distinguishes GPU memory from host memory.
+        # Out of memory in this process, or in the process of an external engine, whose error has the kind.
         if not device.is_out_of_memory(error) and error_kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
         kind, reason = error_kind_of(error, device), first_line(error)

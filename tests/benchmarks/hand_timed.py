@@ -80,7 +80,7 @@ def main() -> None:
     )
     benchmarker = ModelBenchmarker(model, device=device, engine=given.runtime)
     point = Point(given.prompt_tokens, None, given.new_tokens, 1)
-    ids = torch.tensor([benchmarker.prompt(point).ids], device=model.device)
+    ids = torch.tensor([benchmarker.prompts(point)[0].ids], device=model.device)
     step = benchmarker.step(point)
 
     def timed_by_hand() -> float:

@@ -69,6 +69,33 @@ def test_a_file_of_the_users_comes_before_a_shipped_one(tmp_path, monkeypatch):
     assert find_config(Path("quickstart.yaml")) == Path("quickstart.yaml")
 
 
+PYTHON_WITHOUT_LIBRARIES = """#!/bin/bash
+[ "$1" != -c ] || exit 0
+mkdir -p .venv/bin && echo venv >>calls
+printf '#!/bin/bash\\necho pip >>calls; sleep 0.5\\n' >.venv/bin/python && chmod +x .venv/bin/python
+"""
+
+
+def test_a_second_set_up_waits_for_the_first_and_installs_nothing(tmp_path):
+    script, python = tmp_path / "script", tmp_path / "bin" / "python3.13"
+    script.mkdir()
+    python.parent.mkdir()
+    for name in ("environment.sh", "constraints.txt"):
+        shutil.copy(ROOT / "script" / name, script)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    python.write_text(PYTHON_WITHOUT_LIBRARIES)
+    python.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    variables = kept | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", f"source {script}/environment.sh"]
+    both = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    printed = sorted(process.communicate()[0] for process in both)
+    assert printed[0].startswith("setting up .venv")
+    assert printed[1] == "waiting for another set-up of .venv\n"
+    assert [process.returncode for process in both] == [0, 0]
+    assert (tmp_path / "calls").read_text().split() == ["venv", "pip", "pip"]
+
+
 @pytest.mark.by_hand
 @pytest.mark.parametrize("program", ["uvx", "pipx"])
 def test_the_wheel_runs_without_a_clone_and_without_an_environment(program, tmp_path):

@@ -59,7 +59,8 @@ def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_fold
     asked = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", "--device", "cpu")
     code, printed = typed("run", *asked, "--prompt-tokens", 100_000, "--output", tmp_path / "results")
     assert code == 2
-    assert "error: prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; use a prompt" in printed
+    remedy = "use at most 4096 prompt and new tokens together"
+    assert f"prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; {remedy}" in printed
     assert not list(cache_folder.rglob("*.safetensors"))
     assert not list((tmp_path / "results").glob("*"))
 

@@ -218,6 +218,8 @@ def test_weights_that_were_unpacked_on_use_fail():
     source.model = model
     record = SimpleNamespace(load=SimpleNamespace(weight_bytes=2 * 1025 * 1024))
     assert outcome(run_checks.check_weights, source, [record]) == "passed"
+    faulty = SimpleNamespace(load=SimpleNamespace(weight_bytes=3 * 1025 * 1024))
+    assert outcome(run_checks.check_weights, source, [record, faulty]) == "failed"
     model.float()
     found = run_checks.check_weights(replace(subject_of(source), records=[record]))
     assert (found.outcome, found.text) == (

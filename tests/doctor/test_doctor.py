@@ -159,7 +159,7 @@ def test_a_missing_program_is_reported_with_its_remedy():
     assert the_no(compiler=None).do == "install one: apt-get install g++"
     assert the_no(free_bytes=GIB).what == "1.00 GiB are free for /cache, and Qwen3-4B takes 7.54 GiB"
     hub = next(one for one in said(hub="ConnectError") if "hub" in one.what)
-    assert hub.do == "measure with --load-format dummy, or give --model a folder"
+    assert hub.do == "give --model qwen3-small, or a folder"
 
 
 def test_the_most_serious_finding_is_the_first():

@@ -15,6 +15,7 @@ from benchmarker.measure.clock import Generation
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.spec import Grid
+from tests.hardware.test_host_load import COMPILING, ToldLoads
 
 EOS = 1
 
@@ -78,6 +79,17 @@ def test_a_cell_says_between_which_times_its_repeats_were_timed(model: PreTraine
     start_s, end_s = cell.timed_at
     assert began_s + cell.warmup[0].latency_s <= start_s
     assert start_s + sum(sample.latency_s for sample in cell.samples) <= end_s <= time.time()
+
+
+def test_a_cell_measured_in_python_is_marked_if_other_programs_disturbed_it(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(COMPILING))
+    (cell,) = ModelBenchmarker(model).run(
+        Grid(prompt_tokens=(7,), new_tokens=(4,)), Procedure(warmup=1, warmup_limit=1, runs=2)
+    )
+    assert "disturbed" in cell.flags
+    assert cell.host_load == COMPILING
 
 
 def test_running_out_of_memory_without_a_word_is_a_cell_too(

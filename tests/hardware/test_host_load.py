@@ -54,6 +54,7 @@ def busy(steal: float, others: float) -> HostLoad:
         ({"others_share": 0.5}, None),
         ({"involuntary_switches_per_s": 80.0}, None),
         ({"steal_share": 0.1}, "the hypervisor took 10 % of our cores' time meanwhile"),
+        (COMPILING.model_dump() | {"steal_share": 0.03}, WHY),
         ({"others_share": 0.5, "involuntary_switches_per_s": 80.0}, WHY),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from benchmarker.kernels.scaled_linear import ScaledLinear, quantized_rows
+from benchmarker.kernels.scaled_linear import BLOCK, BlockScaledLinear, ScaledLinear, block_product, quantized_rows
 
 INPUTS, OUTPUTS = 64, 32
 
@@ -48,3 +49,43 @@ def test_the_compiler_traces_it_as_one_graph(dtype):
     linear, hidden = linear_of(dtype), torch.randn(1, 20, INPUTS)
     compiled = torch.compile(linear, fullgraph=True)
     assert torch.allclose(compiled(hidden), linear(hidden), rtol=1e-3, atol=1e-3)
+
+
+def block_linear(outputs: int, bias: Tensor | None = None) -> BlockScaledLinear:
+    torch.manual_seed(0)
+    weight = (torch.randn(outputs, 3 * BLOCK) * 90).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return BlockScaledLinear(weight, torch.rand(-(-outputs // BLOCK), 3) * 1e-3, bias)
+
+
+@pytest.mark.parametrize("outputs", [128, 320])
+def test_a_product_of_blocks_is_that_of_the_dequantized_numbers_in_64_bits(outputs):
+    linear = block_linear(outputs, torch.randn(outputs))
+    hidden = torch.randn(2, 5, 3 * BLOCK)
+    hidden[0, 0, :BLOCK] *= 1000  # The other blocks of the row keep their accuracy.
+    expected = torch.empty(10, outputs, dtype=torch.float64)
+    for row, values in enumerate(hidden.view(10, 3, BLOCK)):
+        scales = (values.abs().amax(-1, keepdim=True) / 448).float()
+        quantized = (values / scales).to(torch.float8_e4m3fn).double() * scales
+        for output in range(outputs):
+            weights = linear.weight[output].double().view(3, BLOCK) * linear.weight_scale[output // BLOCK, :3, None]
+            expected[row, output] = (quantized * weights).sum() + linear.bias[output]
+    assert torch.allclose(linear(hidden).double(), expected.view(2, 5, -1), rtol=1e-4, atol=1e-4)
+    assert linear(hidden.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "output"), [("bfloat16", "bfloat16"), ("float16", "float32")])
+def test_a_gpu_gets_the_scales_of_blocks_in_the_layout_of_cublas(monkeypatch, dtype, output):
+    calls = []
+
+    def scaled_mm(first, second, scale_a, kind_a, scale_b, kind_b, output_dtype):
+        calls.append((scale_a.shape, scale_a.stride(), kind_a.name, scale_b.shape, scale_b.stride(), kind_b.name))
+        assert (first.shape, second.shape, second.stride()) == ((5, 384), (384, 256), (1, 384))
+        return torch.zeros(5, 256, dtype=output_dtype)
+
+    monkeypatch.setattr(functional, "scaled_mm", scaled_mm)
+    linear = block_linear(256)
+    scales = torch.rand(5, 3)
+    codes = torch.zeros(5, 3 * BLOCK).to(torch.float8_e4m3fn)
+    product = block_product(codes, scales, linear.weight, linear.weight_scale, getattr(torch, dtype))
+    assert calls == [((5, 3), (1, 5), "BlockWise1x128", (4, 2), (1, 4), "BlockWise128x128")]
+    assert product.dtype == getattr(torch, dtype)

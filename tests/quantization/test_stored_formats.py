@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.integrations.finegrained_fp8 import FP8Linear
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.execution.jobs import make_job
-from benchmarker.quantization.base import Loaded
+from benchmarker.quantization import stored_kernels
+from benchmarker.quantization.base import Loaded, TorchGpu
 from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, stored_quant
 from benchmarker.quantization.stored_formats import compressed_scheme, packed_switch, unpacked_words
+from benchmarker.quantization.stored_kernels import has_fp8_blocks, replace_stored
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.model import ModuleWeights, WeightCoverage
 from tests.loading import distance, facts_of, load, prepare
@@ -129,6 +132,18 @@ def test_own_layers_predict_as_the_library_does_with_unpacked_weights(model_fold
     assert set(facts_of(own).linear_classes) == {"Linear", "Int4Linear" if "W4" in scheme else "ScaledLinear"}
     assert not own.model._forward_pre_hooks  # The library's own would wrap every module.
     assert distance(own, Loaded(library)) < limit
+
+
+@pytest.mark.parametrize(
+    ("capability", "columns", "is_own"), [((9, 0), 256, True), ((8, 9), 256, False), ((9, 0), 192, False)]
+)
+def test_fp8_blocks_run_without_a_hub_on_hopper_alone(monkeypatch, capability, columns, is_own):
+    gpu = TorchGpu("a GPU", capability, nvidia=True)
+    monkeypatch.setattr(stored_kernels, "torch_gpu", lambda device: gpu)
+    model = torch.nn.Sequential(FP8Linear(columns, 256, block_size=(128, 128)))
+    assert has_fp8_blocks(model)
+    assert replace_stored(model) == ({"BlockScaledLinear": 1} if is_own else {})
+    assert has_fp8_blocks(model) is not is_own
 
 
 def test_packed_zero_points_that_transformers_cannot_load_are_one_line(model_folder, tmp_path):

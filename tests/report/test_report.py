@@ -353,6 +353,14 @@ def test_the_answer_ends_with_the_command_that_runs_it(tmp_path):
     )
 
 
+def test_the_command_names_the_checkpoint_and_is_left_out_for_a_folder_of_random_weights(tmp_path):
+    made = {"id": "/models/made", "files_sha256": "0f"}
+    random = compared(tmp_path / "random", record("fp16", model={**made, "load_format": "dummy"}))
+    assert not any(line.startswith("Run it") for line in lines_of(random))
+    packed = compared(tmp_path / "packed", record("fp16", model={**made, "checkpoint": "/models/packed"}))
+    assert lines_of(packed)[-1].startswith("Run it: `benchmarker generate --model /models/packed --quant fp16")
+
+
 def test_the_answer_is_no_surer_than_the_table(tmp_path):
     others = {"int8": [1.05, 0.95, 1.1], "bnb4": [1.2, 0.9, 1.1], "gptq": [0.9, 1.1, 1.05]}
     slow = [record for name, latencies in others.items() for record in rounds(name, latencies)]

@@ -18,7 +18,7 @@ from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.request import chosen, rounds_of
-from benchmarker.sweep.resume import LOCK, OWNER, locked
+from benchmarker.sweep.resume import LOCK, OWNER, SweepFile, locked
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
@@ -206,6 +206,15 @@ def test_the_sweep_file_names_the_baseline(tmp_path: Path) -> None:
     stage.sweep(resume=True)
     assert "4 of 4 cells are there already" in stage.printed
     assert json.loads(file.read_text())["baseline"] == "b"
+
+
+def test_a_shipped_config_is_resumed_by_its_name_and_by_its_path() -> None:
+    request = {"arguments": (), "rounds": 5, "seed": 1, "started_at": "now"}
+    by_path, by_name = (SweepFile(config=name, **request) for name in ("configs/quickstart.yaml", "quickstart"))
+    for sweep in (by_path, by_name):
+        assert sweep.is_of(Path("quickstart"))
+        assert sweep.is_of(Path("configs/quickstart.yaml"))
+        assert not sweep.is_of(Path("qwen3-4b"))
 
 
 def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:

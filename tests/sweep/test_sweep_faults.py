@@ -224,9 +224,10 @@ def interrupted(*_: object) -> None:
 
 def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "two words", variants=["a"], faults=[fault("hang")])
-    stage.sweep(timeout_s=0.6)
+    stage.sweep(timeout_s=0.6, shared_imports=True)
     (line,) = [line for line in stage.printed.splitlines() if line.startswith("resume with: ")]
-    assert shlex.split(line)[2:] == ["benchmarker", "sweep", str(stage.config), "--resume", str(stage.results)]
+    resume = ["--resume", str(stage.results), "--shared-imports"]
+    assert shlex.split(line)[2:] == ["benchmarker", "sweep", str(stage.config), *resume]
 
 
 def test_the_time_limit_ends_the_sweep_and_resume_measures_the_rest(tmp_path: Path) -> None:

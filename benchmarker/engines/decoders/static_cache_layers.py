@@ -50,7 +50,7 @@ class StaticKVLayer(StaticLayer):
         self.position = position
 
     def allocate(self, batch: int, key: Tensor, value: Tensor) -> None:
-        """Allocate zeros. `key`, `value`: those of a trial token, [1, key heads, 1, head_dim], for sizes and type."""
+        """Allocate zeros with the sizes and type of a trial token's `key` and `value`, [1, key heads, 1, head_dim]."""
         self.dtype, self.device = key.dtype, self.position.on_device.device
         self.stored_keys, self.stored_values = (
             token.new_zeros(batch, self.max_cache_len, token.shape[1], token.shape[3], device=self.device)

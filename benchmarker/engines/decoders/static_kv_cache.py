@@ -51,7 +51,7 @@ UNSUPPORTED_ARGUMENTS = ("position_bias", "head_mask")
 class SequenceLengths(NamedTuple):
     """Number of filled positions per sequence, as arguments of variable-length attention; int32 tensors."""
 
-    lengths: Tensor  # Positions that a decode step attends to, including its own, [batch].
+    lengths: Tensor  # Number of positions that a decode step attends to, the new token's included, [batch].
     query_starts: Tensor  # Start of each sequence's queries when all are concatenated, [batch + 1].
     key_starts: Tensor
     window: int | None = None  # Positions of the ring of each sliding-window layer; None without such layers.

@@ -32,7 +32,7 @@ class EnvironmentSpec:
     name: str
     engine: str
     summary: str
-    device: str  # `cuda` or `cpu`.
+    device: str  # `cuda` or `cpu`; empty for a program that runs no variants.
     module: str
     pythons: tuple[str, ...]  # Python versions for which all packages have wheels, the preferred version first.
     disk_bytes: int
@@ -99,6 +99,16 @@ LLAMA_SERVER = replace(
     summary="llama.cpp with its server for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
     variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} {SERVER_TOOL}"},
 )
+LLM_COMPRESSOR = EnvironmentSpec(
+    name="llm-compressor",
+    engine="llm-compressor",
+    summary="llm-compressor and AutoRound, which quantize for 'benchmarker checkpoint make'",
+    device="",
+    module="llmcompressor",
+    pythons=("3.11", "3.12", "3.13"),
+    disk_bytes=9 * GIB,
+    was_run="run by benchmarker's authors on a CPU",
+)
 SPECS = (
     LLAMA_CPP,
     LLAMA_CPP_CUDA,
@@ -132,6 +142,7 @@ SPECS = (
         pythons=("3.12", "3.11"),
         was_run=NOT_RUN,
     ),
+    LLM_COMPRESSOR,
 )
 ENVIRONMENTS = {spec.name: spec for spec in SPECS}
 
@@ -242,7 +253,7 @@ class EngineStatus(NamedTuple):
 
 def engine_statuses(device: str) -> list[EngineStatus]:
     statuses = []
-    for engine in sorted({spec.engine for spec in ENVIRONMENTS.values()}):
+    for engine in sorted({spec.engine for spec in ENVIRONMENTS.values() if spec.device}):
         specs = {spec.device: spec for spec in ENVIRONMENTS.values() if spec.engine == engine}
         was_run, line = False, f"runs on {' or '.join(sorted(specs))} alone"
         remedy: str | None = line

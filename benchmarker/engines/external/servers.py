@@ -1,7 +1,7 @@
 """The servers that the workload serving measures: command line, options, and facts that a log contains.
 
 A server reads the checkpoint that its engine reads (external/vllm.py, ...), with the same options. Prefix caching is
-off, because it would skip the prefill of equal prompts.
+off except for requests with a shared prefix: it would skip the prefill of equal prompts.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Launch:
     positions: int  # Tokens of the longest request, prompt and new ones.
     concurrency: int  # Largest number of requests in flight; 0 if it is unlimited.
     has_tokenizer: bool
+    prefix_caching: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ class VllmServer(Server):
             # The program of `vllm serve`, which itself does not start from the wheel for CPUs.
             *(marker.python, "-I", "-m", "vllm.entrypoints.openai.api_server"),
             *_flags({**engine, "served_model_name": MODEL, "host": HOST, "port": launch.port, "seed": 0}),
-            *("--no-enable-prefix-caching", *([] if launch.has_tokenizer else ["--skip-tokenizer-init"])),
+            f"--{'' if launch.prefix_caching else 'no-'}enable-prefix-caching",
+            *([] if launch.has_tokenizer else ["--skip-tokenizer-init"]),
         ]
 
     def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
@@ -147,7 +149,8 @@ class SglangServer(Server):
         settings = {**arguments, "served_model_name": MODEL, "host": HOST, "port": launch.port, "random_seed": 0}
         return [
             *(marker.python, "-I", "-m", "sglang.launch_server", *_flags(settings)),
-            *("--disable-radix-cache", "--enable-metrics"),
+            *([] if launch.prefix_caching else ["--disable-radix-cache"]),
+            "--enable-metrics",
             *([] if launch.has_tokenizer else ["--skip-tokenizer-init"]),
         ]
 
@@ -186,7 +189,8 @@ class LlamaServer(Server):
             "host": HOST,
             "port": launch.port,
         }
-        return [str(_program(marker)), *_flags(settings), "--no-cache-prompt", "--metrics", "--no-ui", "--offline"]
+        cache = f"--{'' if launch.prefix_caching else 'no-'}cache-prompt"
+        return [str(_program(marker)), *_flags(settings), cache, "--metrics", "--no-ui", "--offline"]
 
     def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
         del arguments

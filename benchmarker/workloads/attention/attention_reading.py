@@ -101,7 +101,7 @@ class Growth:
 
 
 def growth(times: Times) -> Growth | None:
-    """Return the least-squares fit of relative differences; None for fewer than four lengths."""
+    """Return the fit with the least sum of squared relative differences; None for fewer than four lengths."""
     from scipy.optimize import minimize_scalar
 
     if len(times) < MIN_LENGTHS:

@@ -61,7 +61,7 @@ class AttentionRecord(RunRecord):
     subject: AttentionSubject
     variant: AttentionVariantFacts
     built: AttentionFacts | None = None
-    """None if no cell was begun."""
+    """Facts about the execution. None if no cell was begun."""
     cells: tuple[AttentionCell, ...] = ()
 
     @property

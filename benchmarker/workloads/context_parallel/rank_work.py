@@ -3,9 +3,9 @@
 Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. The other ranks
 answer in JSON.
 
-The gathered result is compared three times: with float64 as in the workload attention; in all rows of all tensors with
-the result of a single GPU with the same kernel, which detects gradients of keys and values that were sent to a wrong
-rank; and for inputs whose values encode their positions with the exact result, which detects a wrong order of rows.
+The gathered result is compared with float64 as in the workload attention. All rows of all tensors are compared with the
+result of a single GPU with the same kernel, which detects gradients of keys and values that were sent to a wrong rank.
+A third call has values that encode their positions, and its exact result is known: it detects a wrong order of rows.
 """
 
 from __future__ import annotations

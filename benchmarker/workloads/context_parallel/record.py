@@ -130,7 +130,7 @@ class ContextParallelRecord(RunRecord):
     subject: ContextParallelSubject
     variant: ContextParallelVariantFacts
     built: ContextParallelFacts | None = None
-    """None if no cell was begun."""
+    """Facts about the execution. None if no cell was begun."""
     cells: tuple[ContextParallelCell, ...] = ()
 
     @property

@@ -49,7 +49,7 @@ BATCHES = 8
 BASE_LOSS_WINDOWS = 256, 4, 2
 """(length, batch size, number of batches) for the comparison of the first loss with that of the unquantized model."""
 HELD_OUT_SHARE = 0.1  # Share of the text, at its end, on which no step trains.
-RANDOM_IDS = 2**20  # Number of random ids without a tokenizer; at least the ids of the largest step.
+RANDOM_IDS = 2**20  # Number of random ids if there is no tokenizer: enough for the largest step.
 LOSS_TOLERANCE = 0.05  # Largest difference, in nats, between the first loss and the loss of the unquantized model.
 LEARNING_SEEDS = (0, 1, 2)
 LEARNING_STEPS = 20
@@ -179,7 +179,6 @@ class FinetuneBench(Bench):
         return fields
 
     def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
-        """Return a step that alternates over the point's batches, and the first batch."""
         batches = on_device(self._text.batches(point), self._device.torch_name)
         turns = cycle(batches)
         step = TrainingStep(

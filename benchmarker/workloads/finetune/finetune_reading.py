@@ -56,7 +56,7 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
         return {"bookkeeping": 1.0}
     # The embedding's gradient sorts token ids with kernels of the category sampling; a training step does not sample.
     renamed = {"sampling": "other"}
-    # On a CPU, products in float32 and in other types use the same instructions.
+    # Only a GPU has slower units for float32 products; on a CPU they are no purpose of their own.
     if on_device and is_float32(name):
         renamed |= {"matmul": FLOAT32_PRODUCTS, "attention": FLOAT32_ATTENTION}
     return {renamed.get(category, str(category)): share for category, share in shares(name).items()}

@@ -91,8 +91,8 @@ class FinetuneVariant(VariantBase):
     """Gradient checkpointing, which repeats the forward pass of layers instead of keeping activations: none or all."""
     prepare: Prepare | None = None
     """Treatment of weights that are not quantized: peft (prepare_model_for_kbit_training, which makes them float32),
-    keep (unchanged; autocast multiplies float32 adapters in the model's type), or autocast (peft's, with products in
-    the model's type by autocast)."""
+    keep (unchanged; autocast multiplies float32 adapters in the model's type), or autocast (as peft, but autocast
+    computes products in the model's type)."""
     optimizer: OptimizerName | None = None
     """adamw, adamw-fused, adamw8bit or paged-adamw8bit (the last two from bitsandbytes)."""
     attention: AttentionName | None = None

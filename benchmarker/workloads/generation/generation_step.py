@@ -14,6 +14,7 @@ from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
+from benchmarker.hardware.monitor import Surroundings
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.quantization.base import EXPERT_COUNTS
 from benchmarker.schema.job import Procedure
@@ -110,13 +111,24 @@ class SourceBenchmarker(Bench):
         *,
         after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
     ) -> Iterator[GenerationCell]:
-        """Measure every cell of the grid, the smallest first; yield each when it is done."""
-        for point in grid.points():
-            yield self.measure(point, procedure or Procedure(), after_each=after_each)
+        """Measure every cell of the grid, the smallest first; yield each when it is done.
 
-    def prompt(self, point: Point) -> Prompt:
-        """Return the prompt of the first sequence, which does not depend on the batch size."""
-        return self.prompts(point)[0]
+        Running out of memory, or an unsupported cell, becomes its status. A cell is flagged `disturbed` if other
+        programs may have made its times too long.
+        """
+        surroundings = Surroundings()
+        for point in grid.points():
+            cell: GenerationCell = measure_cell(
+                self,
+                point,
+                procedure or Procedure(),
+                self.device,
+                device_memory=self._device_memory,
+                after_each=after_each,
+                after_warmup=lambda number, sample: surroundings.read(now=True),
+            )
+            surroundings.read(now=True)
+            yield surroundings.beside(cell, own_processes=1)[0]
 
     def prompts(self, point: Point) -> tuple[Prompt, ...]:
         """Return the prompt of each sequence, after checking that it fits the model's maximum length."""
@@ -152,19 +164,6 @@ class SourceBenchmarker(Bench):
             per_gpu_bytes=self.source.per_gpu_bytes,
             inputs=[(*(prompt.context or ()), *prompt.ids) for prompt in prompts],
         )
-
-    def measure(
-        self,
-        point: Point,
-        procedure: Procedure,
-        *,
-        after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
-    ) -> GenerationCell:
-        """Return the measured cell. If memory runs out or the cell is unsupported, this is the cell's status."""
-        cell: GenerationCell = measure_cell(
-            self, point, procedure, self.device, device_memory=self._device_memory, after_each=after_each
-        )
-        return cell
 
     def cell(self, point: Point) -> GenerationCell:
         prompts = self.prompts(point)
@@ -249,7 +248,7 @@ class SourceBenchmarker(Bench):
     def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory with the peaks of the engine's process, or of each of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
-        # The peak of an external engine is unknown if another program freed memory: do not use this process's instead.
+        # The peak of an external engine is None if another program freed memory. This process's peak is not its peak.
         if self.source.is_elsewhere or peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
@@ -276,7 +275,7 @@ class ModelBenchmarker(SourceBenchmarker):
 
     model = load_model("qwen3-small", "int8", dtype="bfloat16")
     for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
-        print(cell.samples)
+        print(cell.samples, cell.flags)
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.generation.spec import Point
 
 Window = tuple[int, ...]
-TRIES = 16  # Windows of text tried per prompt to find different ones: few one-token prompts are different.
+TRIES = 16  # Windows of text that are tried per prompt to find one that no other sequence of the batch has.
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model
     """
     depth, new_tokens = point.depth, point.new_tokens
     if positions is not None and depth + prompt_tokens + new_tokens > positions:
-        room = positions - prompt_tokens - depth
-        remedy = f"generate at most {room}" if room > 0 else f"use a prompt under {positions - depth} tokens"
+        room, together = positions - prompt_tokens - depth, f"{positions - depth} prompt and new tokens together"
+        remedy = f"generate at most {room}" if room > 0 else f"use at most {together}"
         if depth and prompt_tokens + new_tokens <= positions:
             remedy = f"use a depth of at most {positions - prompt_tokens - new_tokens}"
         deep = f"depth {depth} + " if depth else ""

@@ -185,7 +185,7 @@ def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
 
 def slope(sizes: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
     """Fit a line to (tokens, bytes) by least squares. Return its slope in bytes per token, and the largest relative
-    distance of a point from it; None for fewer than three different numbers of tokens."""
+    distance of a point from the line; None for fewer than three different numbers of tokens."""
     import numpy
 
     # A line through two points has no distance from them.

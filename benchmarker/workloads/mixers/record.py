@@ -101,7 +101,7 @@ class MixersRecord(RunRecord):
     subject: MixersSubject
     variant: MixersVariantFacts
     built: MixersFacts | None = None
-    """None if no cell was begun."""
+    """Facts about the execution. None if no cell was begun."""
     cells: tuple[MixersCell, ...] = ()
     tasks: tuple[TaskScore, ...] = ()
     no_tasks: Missing | None = None

@@ -49,7 +49,7 @@ class MixersTasks(Plain):
     """Tasks on which models of each mixer are trained from fresh weights, once per seed."""
 
     names: tuple[TaskName, ...] = ()
-    """mqar (recall of values by their keys), copy, bytes (the shipped text, byte by byte)."""
+    """Names of tasks: mqar (recall of values by their keys), copy, bytes (the shipped text, byte by byte)."""
     pairs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4, 16)
     """Key-value pairs in a sequence of mqar, whose length is 8 * pairs."""
     copied: Annotated[tuple[Positive, ...], Field(min_length=1)] = (16,)

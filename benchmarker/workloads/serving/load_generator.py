@@ -6,7 +6,6 @@ request ends at its last chunk. A chunk has one token as long as server and clie
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from benchmarker.engines.external.environments import (
     why_not_installed,
 )
 from benchmarker.workloads.serving.record import Load, measured_load
+from benchmarker.workloads.serving.serving_requests import Request
 from benchmarker.workloads.serving.spec import ServingPoint
 
 NAME = "vllm bench serve"
@@ -46,12 +46,6 @@ def generator_environment() -> Marker:
     return next(state.interpreter for state in states if state.problem is None)
 
 
-def make_prompts(point: ServingPoint, requests: int, *, vocabulary: int, seed: str) -> list[list[int]]:
-    """Return random token ids, [requests][prompt_tokens], equal for every variant."""
-    generator = random.Random(f"{seed} {point}")
-    return [[generator.randrange(vocabulary) for _ in range(point.prompt_tokens)] for _ in range(requests)]
-
-
 class LoadGenerator:
     def __init__(self) -> None:
         """Start the process. Raises EngineError."""
@@ -64,8 +58,8 @@ class LoadGenerator:
         """Import vLLM, which takes seconds."""
         self._driver.request("open", limit_s=IMPORT_S)
 
-    def load(self, url: str, model: str, point: ServingPoint, prompts: Sequence[Sequence[int]], *, seed: int) -> Load:
-        """Send all prompts to a server at the load of a cell. Raises BenchmarkerError."""
+    def load(self, url: str, model: str, point: ServingPoint, requests: Sequence[Request], *, seed: int) -> Load:
+        """Send all requests to a server at the load of a cell. Raises BenchmarkerError."""
         options = ["--request-rate", str(point.rate), "--seed", str(seed)]
         if point.concurrency:
             options = ["--max-concurrency", str(point.concurrency)]
@@ -74,11 +68,11 @@ class LoadGenerator:
             limit_s=LOAD_S,
             url=url,
             model=model,
-            prompts=[list(ids) for ids in prompts],
-            new_tokens=point.new_tokens,
+            prompts=[request.prompt for request in requests],
+            new_tokens=[request.new_tokens for request in requests],
             options=options,
         )
-        return load_of(answer)
+        return load_of({**answer, "requested": [request.new_tokens for request in requests]})
 
     def close(self) -> None:
         self._driver.close()
@@ -88,22 +82,25 @@ def load_of(answer: dict[str, Any]) -> Load:
     """Return the load of the generator's lists, which have one element for each request."""
     first_s = min(answer["start_times"])
     requests = []
-    for start_s, ttft_s, itls_s, prompt_tokens, output_tokens, error in zip(
-        *(answer[name] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")), strict=True
+    names = ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors", "requested")
+    for start_s, ttft_s, itls_s, prompt_tokens, output_tokens, error, requested in zip(
+        *(answer[name] for name in names), strict=True
     ):
         has_token = bool(itls_s) or ttft_s > 0
         # The generator has no time of an error; a time is never 0.
         request_s = max(ttft_s + sum(itls_s), TIME_CLASS_S)
         times = (round(start_s - first_s, 4), round(ttft_s, 5) if has_token else None, round(request_s, 5))
-        requests.append((*times, prompt_tokens, output_tokens if has_token else 0, _one_line(error)))
+        requests.append((*times, prompt_tokens, output_tokens if has_token else 0, _one_line(error), requested))
     requests.sort(key=lambda request: request[0])
-    columns = zip(*requests, strict=True)
-    names = ("start_s", "ttft_s", "request_s", "prompt_tokens", "output_tokens", "errors")
+    fields = ("start_s", "ttft_s", "request_s", "prompt_tokens", "output_tokens", "errors", "requested_tokens")
+    columns = dict(zip(fields, zip(*requests, strict=True), strict=True))
+    if len(set(columns["requested_tokens"])) == 1:
+        del columns["requested_tokens"]
     classes = Counter(round(itl_s / ITL_CLASS_S) for itls_s in answer["itls"] for itl_s in itls_s)
     return measured_load(
         itl_steps=tuple(sorted(classes)),
         itl_counts=tuple(classes[step] for step in sorted(classes)),
-        **dict(zip(names, columns, strict=True)),
+        **columns,
     )
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from benchmarker.core.errors import ErrorKind, status_of
 from benchmarker.core.formatting import percent
-from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
+from benchmarker.schema.base import Count, Joules, Plain, Positive, Spent, Whole
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
@@ -67,6 +67,8 @@ class Load(SampleBase):
     """Tokens of the prompt, as the server counted them."""
     output_tokens: tuple[Count, ...]
     """Tokens that came, as the server counted them."""
+    requested_tokens: tuple[Positive, ...] = ()
+    """Tokens that each request shall generate. Empty if it is the cell's number for all of them."""
     errors: tuple[str | None, ...]
     """First line of the error of a failed request, at most 200 characters."""
     itl_steps: tuple[Count, ...] = ()
@@ -74,11 +76,13 @@ class Load(SampleBase):
     itl_counts: tuple[Positive, ...] = ()
     """Inter-token latencies in each class, all requests together."""
     counters: ServerCounters = ServerCounters()
+    energy_j: Joules | None = None
+    """Energy of the whole GPU from before the first request until after the last, idle power included."""
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
         arrays = (self.ttft_s, self.request_s, self.prompt_tokens, self.output_tokens, self.errors)
-        if any(len(array) != len(self.start_s) for array in arrays):
+        if any(len(array) != len(self.start_s) for array in (*arrays, self.requested_tokens or arrays[0])):
             raise ValueError("the arrays of a load have one element for each request")
         if len(self.itl_steps) != len(self.itl_counts):
             raise ValueError("itl_steps and itl_counts have one element for each class")
@@ -96,9 +100,16 @@ def first_token_part(ttft_s: Sequence[float | None]) -> dict[str, float]:
 
 
 class ServingCell(CellBase):
-    prompt_tokens: Positive
+    prompt_tokens: Count
+    """Tokens of each prompt, without the shared prefix. 0 for a dataset."""
     new_tokens: Positive
     """Tokens that each request shall generate."""
+    length_spread: Share = 0.0
+    """Relative half-width of the uniform distribution of both lengths."""
+    shared_prefix: Count = 0
+    """Tokens before each prompt that all requests share."""
+    dataset: str = ""
+    """File of the prompts, with the start of its SHA-256. Empty for random token ids."""
     concurrency: Count
     """Requests in flight at once. 0 for an open loop."""
     rate: Spent
@@ -123,6 +134,8 @@ class ServerFacts(Plain):
     """Growth of the device's used memory by the server's start."""
     max_requests: Positive | None = None
     """Largest number of requests that the server computes at once."""
+    prefix_caching: bool | None = None
+    """None for a server that was already running."""
     client: str | None = None
     """Load generator with its version."""
 

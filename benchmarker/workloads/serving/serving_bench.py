@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.read_model import found_model
+from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
@@ -25,16 +26,18 @@ from benchmarker.engines.external.server_process import ServerError, ServerProce
 from benchmarker.engines.external.servers import MODEL, SERVERS, Launch, Server, has_tokenizer
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
-from benchmarker.hardware.gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory, Gpu, find_gpu
+from benchmarker.measure.energy import count_energy_j
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.record import Memory, SampleBase
-from benchmarker.workloads.serving.load_generator import LoadGenerator, make_prompts
+from benchmarker.schema.record import Memory, Missing, SampleBase
+from benchmarker.workloads.serving.load_generator import LoadGenerator
 from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
+from benchmarker.workloads.serving.serving_requests import Dataset, Request, longest_request, make_requests
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
-from benchmarker.workloads.session import Bench, Session, refuse_other_commit
+from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 
 SMALLEST_VOCABULARY = 1000
 """Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
@@ -65,8 +68,11 @@ class Running:
     model: str
     vocabulary: int
     facts: ServerFacts
+    prompts: tuple[list[int], ...] = ()  # Token ids of the dataset's prompts.
     process: ServerProcess | None = None  # None for a server that was already running.
     memory: DeviceMemory | None = None
+    gpu: Gpu | None = None  # GPU whose energy is counted.
+    no_energy: Missing | None = None
 
     def check(self, load: Load) -> None:
         """Raise ServerError if the server has ended, or if one that was already running fails every request."""
@@ -99,7 +105,8 @@ def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[Running]:
         raise EngineError(f"{url}: {reason}") from None
     generator.open()
     facts = ServerFacts(url=url, kv_capacity_tokens=cache_tokens(url))
-    yield Running(job.variant.name, url, model, SMALLEST_VOCABULARY, facts)
+    no_energy = Missing(error_kind="unsupported", reason="a server that was already running may use another device")
+    yield Running(job.variant.name, url, model, SMALLEST_VOCABULARY, facts, no_energy=no_energy)
 
 
 @contextmanager
@@ -110,7 +117,11 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     if reason := server.why_not_installed():
         raise UnsupportedError(f"{server.name}: {reason}")
     checkpoint = _checkpoint(job, device, session)
-    plan = _plan(job, server, checkpoint, device, session)
+    path = job.grid.dataset
+    prompts = tuple(Dataset(Path(path)).prompts(load_tokenizer(checkpoint))) if path else ()
+    longest = longest_request(job.grid.points(), prompts)
+    refuse_too_long(job, checkpoint.config, longest)
+    plan = _plan(job, server, checkpoint, device, session, positions=sum(longest))
     session.ready()
     memory = DeviceMemory(device) if device.kind != "cpu" else None
     # Before the server, whose start is timed: the import takes seconds and a processor core.
@@ -123,10 +134,13 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     try:
         start_s = process.wait_ready()
         facts = _facts(server, plan, process, memory, start_s)
+        facts = facts.model_copy(update={"prefix_caching": job.grid.shared_prefix > 0})
         session.terminal.line(_started_words(server, facts))
         refuse_plain_weights(server, plan, checkpoint, facts)
         vocabulary = int(checkpoint.config["vocab_size"])
-        yield Running(server.name, process.url, MODEL, vocabulary, facts, process, memory)
+        yield Running(
+            server.name, process.url, MODEL, vocabulary, facts, prompts, process, memory, *_counted(job, device)
+        )
         is_good = True
     finally:
         process.end(keep_log=not is_good)
@@ -137,21 +151,19 @@ def _checkpoint(job: ServingJob, device: Device, session: Session) -> Checkpoint
         job.model, job.variant, progress=session.terminal, device=device.torch_name, is_external=True
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
-    refuse_too_long(job, checkpoint.config)
     session.keep(model=found_model(session.record.model, checkpoint))
     return checkpoint
 
 
-def refuse_too_long(job: ServingJob, config: dict[str, Any]) -> None:
+def refuse_too_long(job: ServingJob, config: dict[str, Any], longest: tuple[int, int]) -> None:
     """Refuse requests that exceed the model's or the server's longest sequence. Raises SpecError."""
     options = job.variant.engine_options
     named = [(name, options[name]) for name in ("max_model_len", "context_length") if options.get(name)]
     limits = [(job.model.id, config.get("max_position_embeddings")), *named]
-    longest = max(job.grid.points(), key=lambda point: point.prompt_tokens + point.new_tokens)
     for name, positions in limits:
-        if isinstance(positions, int) and longest.prompt_tokens + longest.new_tokens > positions:
+        if isinstance(positions, int) and sum(longest) > positions:
             raise SpecError(
-                f"a request of {longest.prompt_tokens} + {longest.new_tokens} tokens is past the {positions} positions "
+                f"a request of {longest[0]} + {longest[1]} tokens is past the {positions} positions "
                 f"of {name}; use shorter prompts or fewer new tokens"
             )
 
@@ -163,7 +175,9 @@ def form_of(job: ServingJob) -> Form:
     return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
 
 
-def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session) -> Plan:
+def _plan(
+    job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session, *, positions: int
+) -> Plan:
     engine, form = ENGINES[server.engine], form_of(job)
     assert isinstance(engine, ExternalEngine)
     if reason := engine.why_not_taken(form, checkpoint):
@@ -172,9 +186,10 @@ def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Devic
     points = job.grid.points()
     launch = Launch(
         port=free_port(),
-        positions=max(point.prompt_tokens + point.new_tokens for point in points),
+        positions=positions,
         concurrency=max(point.concurrency for point in points),
         has_tokenizer=has_tokenizer(checkpoint),
+        prefix_caching=job.grid.shared_prefix > 0,
     )
     arguments, _ = engine.arguments(checkpoint, form, device, marker, session.terminal)
     return Plan(
@@ -222,6 +237,24 @@ def _started_words(server: Server, facts: ServerFacts) -> str:
     return f"{server.name}: ready after {seconds(facts.start_s or 0.0)}{'; ' if parts else ''}{', '.join(parts)}"
 
 
+def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | None]:
+    """Return the GPU whose energy is counted, or the reason why none is."""
+    if job.variant.gpus > 1:
+        return None, Missing(error_kind="unsupported", reason="the energy of several GPUs is not counted")
+    gpu = find_gpu(device)
+    state = tried(lambda: count_energy_j(gpu), device)
+    return (None, state) if isinstance(state, Missing) else (gpu, None)
+
+
+def with_energy(gpu: Gpu | None, send: Callable[[], Load]) -> Load:
+    """Return the load with the growth of the GPU's energy counter, which moves about ten times a second."""
+    before_j = gpu.energy_j() if gpu else None
+    load = send()
+    after_j = gpu.energy_j() if gpu else None
+    has_moved = before_j is not None and after_j is not None and after_j > before_j
+    return load.model_copy(update={"energy_j": after_j - before_j}) if has_moved else load
+
+
 class ServingBench(Bench):
     def __init__(self, job: ServingJob, running: Running, generator: LoadGenerator) -> None:
         self._job = job
@@ -230,17 +263,22 @@ class ServingBench(Bench):
         self._is_timed = False
 
     def facts(self) -> dict[str, Any]:
-        return {"server": self._running.facts.model_copy(update={"client": self._generator.version})}
+        server = self._running.facts.model_copy(update={"client": self._generator.version})
+        return {"server": server, "no_energy": self._running.no_energy}
 
-    def prompts(self, point: ServingPoint, *, is_timed: bool) -> list[list[int]]:
-        requests = self._job.procedure.requests_at(point)
+    def requests(self, point: ServingPoint, *, is_timed: bool) -> list[Request]:
+        count = self._job.procedure.requests_at(point)
         if not is_timed:
-            requests = min(requests, WARMUP_REQUESTS + point.concurrency)
-        seed = f"{self._job.procedure.seed}{'' if is_timed else ' warm-up'}"
-        return make_prompts(point, requests, vocabulary=self._running.vocabulary, seed=seed)
+            count = min(count, WARMUP_REQUESTS + point.concurrency)
+        seed, running = self._job.procedure.seed, self._running
+        return make_requests(
+            point, count, vocabulary=running.vocabulary, seed=seed, is_timed=is_timed, prompts=running.prompts
+        )
 
     def cell(self, point: ServingPoint) -> ServingCell:
-        text = json.dumps(self.prompts(point, is_timed=True))
+        label = Dataset(Path(point.dataset)).label if point.dataset else ""
+        point = point._replace(dataset=label)
+        text = json.dumps(self.requests(point, is_timed=True))
         sha256 = hashlib.sha256(f"{self._job.procedure.seed} {point} {text}".encode()).hexdigest()
         return ServingCell(**point._asdict(), status="ok", inputs_sha256=sha256)
 
@@ -263,12 +301,12 @@ class ServingBench(Bench):
 
     def _load(self, point: ServingPoint) -> Load:
         with watched(self._running.url) as metrics:
-            load = self._send(point, is_timed=True)
+            load = with_energy(self._running.gpu, lambda: self._send(point, is_timed=True))
         return load.model_copy(update={"counters": metrics.counters()})
 
     def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:
-        prompts, running = self.prompts(point, is_timed=is_timed), self._running
-        load = self._generator.load(running.url, running.model, point, prompts, seed=self._job.procedure.seed)
+        requests, running = self.requests(point, is_timed=is_timed), self._running
+        load = self._generator.load(running.url, running.model, point, requests, seed=self._job.procedure.seed)
         running.check(load)
         return load
 

@@ -153,6 +153,11 @@ def output_tokens_per_s(load: Any) -> float | None:
     return sum(load.output_tokens) / load_s(load) or None
 
 
+def joules_per_token(load: Any) -> float | None:
+    tokens = sum(load.output_tokens)
+    return load.energy_j / tokens if load.energy_j and tokens else None
+
+
 def user_tokens_per_s(load: Any) -> float | None:
     """Return the tokens per second that the median request receives: 1 / TPOT."""
     tpots = values_s(load, "tpot")
@@ -167,11 +172,15 @@ def failed(load: Any) -> int:
     return len(load.errors) - int(load.errors.count(None))
 
 
+def requested_tokens(load: Any, new_tokens: int) -> Sequence[int]:
+    """Return the requested tokens of each request; `new_tokens` are those of the cell."""
+    return load.requested_tokens or [new_tokens] * len(load.errors)
+
+
 def truncated(load: Any, new_tokens: int) -> int:
     """Return the number of requests that ended without an error and with fewer tokens than requested."""
-    return sum(
-        error is None and tokens < new_tokens for error, tokens in zip(load.errors, load.output_tokens, strict=True)
-    )
+    columns = zip(load.errors, load.output_tokens, requested_tokens(load, new_tokens), strict=True)
+    return sum(error is None and tokens < requested for error, tokens, requested in columns)
 
 
 def problem_of(load: Any, new_tokens: int) -> str | None:
@@ -181,17 +190,18 @@ def problem_of(load: Any, new_tokens: int) -> str | None:
         first = next(error for error in load.errors if error is not None)
         return f"{number} of {requests} requests failed: {first}"
     if number := truncated(load, new_tokens):
-        return f"{number} of {requests} requests ended with fewer than {new_tokens} tokens"
+        return f"{number} of {requests} requests ended with fewer tokens than requested"
     return None
 
 
 def good(load: Any, new_tokens: int, slo: Slo) -> int:
     """Return the number of good requests. A request at a limit is good, as in vLLM."""
     columns = {"ttft": load.ttft_s, "tpot": tpots_s(load), "e2el": load.request_s}
+    requested = requested_tokens(load, new_tokens)
     limited = [(columns[name], limit_s) for name, limit_s in slo.limits_s]
     return sum(
         load.errors[place] is None
-        and load.output_tokens[place] >= new_tokens
+        and load.output_tokens[place] >= requested[place]
         and all(column[place] is not None and column[place] <= limit_s for column, limit_s in limited)
         for place in range(len(load.errors))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -18,6 +18,7 @@ REQUESTS_PER_USER = 4
 """Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""
 OPEN_LOOP_S = 20.0
 """Time in which the requests of an open-loop cell arrive, at least: a burst of requests is no rate."""
+PROMPT_TOKENS = 512  # Default length of a prompt.
 CONCURRENCIES = (1, 4, 16, 64)
 ServerName = Literal["vllm", "sglang", "llama-server"]
 DEFAULT_SERVER: ServerName = "vllm"
@@ -51,10 +52,15 @@ class ServingVariant(VariantSpec):
 
 
 class ServingPoint(NamedTuple):
-    """One cell of the grid: request lengths and the load, closed loop or open loop."""
+    """One cell of the grid: requests and the load, closed loop or open loop."""
 
     prompt_tokens: int
+    """Mean length of the prompts, without the shared prefix. 0 for a dataset."""
     new_tokens: int
+    length_spread: float
+    shared_prefix: int
+    dataset: str
+    """Path of a JSONL file; empty for random token ids."""
     concurrency: int
     """Requests in flight, each replaced when it ends (closed loop). 0 for an open loop."""
     rate: float
@@ -62,10 +68,16 @@ class ServingPoint(NamedTuple):
 
 
 class ServingGrid(GridBase):
-    prompt_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (512,)
-    """Tokens of each prompt. Every request has a different prompt."""
+    prompt_tokens: tuple[Positive, ...] = ()
+    """Tokens of each prompt; 512 if there is no dataset. Every request has a different prompt."""
     new_tokens: Annotated[tuple[Annotated[int, Field(gt=1)], ...], Field(min_length=1)] = (128,)
     """Tokens that each request generates: exactly that many, at least 2."""
+    length_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Spread of both lengths: 0.3 draws each from 70 % to 130 % of it, uniformly, equal for every variant."""
+    shared_prefix: NotNegative = 0
+    """Tokens before each prompt that all requests share; only then the server's prefix caching is on."""
+    dataset: str | None = None
+    """JSONL file of prompts in place of random ids: {"messages": [...]} or {"prompt": "..."} a line."""
     concurrency: tuple[Positive, ...] = ()
     """Requests in flight at once (closed loop); 1, 4, 16 and 64 if there is no rate either."""
     rate: tuple[RequestRate, ...] = ()
@@ -75,8 +87,17 @@ class ServingGrid(GridBase):
         """Return every cell: closed loops with rising concurrency, then open loops with rising rate."""
         concurrencies = self.concurrency if self.concurrency or self.rate else CONCURRENCIES
         loads = [(users, 0.0) for users in sorted(concurrencies)] + [(0, float(rate)) for rate in sorted(self.rate)]
-        lengths = sorted(product(self.prompt_tokens, self.new_tokens))
-        return list(dict.fromkeys(ServingPoint(*length, *load) for length in lengths for load in loads))
+        prompts = (0,) if self.dataset else self.prompt_tokens or (PROMPT_TOKENS,)
+        requests = self.length_spread, self.shared_prefix, self.dataset or ""
+        lengths = sorted(product(prompts, self.new_tokens))
+        return list(dict.fromkeys(ServingPoint(*length, *requests, *load) for length in lengths for load in loads))
+
+    @model_validator(mode="after")
+    def _has_own_prompts(self) -> Self:
+        others = {"prompt_tokens": self.prompt_tokens, "shared_prefix": self.shared_prefix}
+        for name in (name for name, value in others.items() if self.dataset and value):
+            raise ValueError(f"the prompts of a dataset have their own lengths and prefixes; leave {name} out")
+        return self
 
 
 class ServingProcedure(Procedure):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,7 @@ from benchmarker.workloads.operation.operation_workload import operation_metric
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
+from benchmarker.workloads.serving.serving_requests import Dataset
 from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, ServingVariant
 from benchmarker.workloads.session import Bench, Session
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = ("procedure.profile", "procedure.profile_tokens", "procedure.energy", "procedure.limits")
 """Fields without a meaning for a server, which is another process."""
+LACKING = ("", "0", "0.0")  # Values of an axis that mean that a cell lacks it.
 TIMES = {
     "ttft": "seconds from the start of a request to its first token",
     "tpot": "(E2EL - TTFT) / (output tokens - 1) of a request",
@@ -89,9 +92,19 @@ METRICS = (
     *(_time_metric(name, level, share) for name in TIMES for level, share in PERCENTILES.items()),
     _rate_metric("request_throughput", "req/s", "requests that ended, per second", statistics.requests_per_s),
     operation_metric(
+        "joules_per_token",
+        "J/token",
+        "joules of the GPU during the load, idle power and prefill included, divided by the output tokens",
+        of_sample=lambda cell, load: statistics.joules_per_token(load),
+    ),
+    operation_metric(
         "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
     ),
 )
+
+
+def _dataset_sha256(job: ServingJob) -> str | None:
+    return Dataset(Path(job.grid.dataset)).sha256 if job.grid.dataset else None
 
 
 class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
@@ -103,8 +116,11 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     job = ServingJob
     record = ServingRecord
     axes = (
-        Axis("prompt_tokens", "prompt", lambda tokens: f"{tokens} prompt tokens"),
+        Axis("prompt_tokens", "prompt", lambda tokens: f"{tokens} prompt tokens" if tokens else ""),
         Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
+        Axis("length_spread", "spread", lambda share: f"lengths ±{100 * share:g} %" if share else "", is_size=False),
+        Axis("shared_prefix", "prefix", lambda count: f"{count} shared tokens" if count else "", is_size=False),
+        Axis("dataset", "dataset", lambda label: label, is_size=False),
         Axis("rate", "req/s", lambda rate: f"{rate:g} requests/s" if rate else ""),
         Axis("concurrency", "at once", lambda users: f"{users} at once" if users else ""),
     )
@@ -149,9 +165,9 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return {**typed, "grid.rate": []} if typed.get("grid.concurrency") else dict(typed)
 
     def point_arguments(self, point: Any) -> list[str]:
-        """Leave out the kind of load that the cell lacks, whose 0 no option takes."""
+        """Leave out the kind of load and of requests that the cell lacks, whose 0 no option takes."""
         words = super().point_arguments(point)
-        return [word for pair in zip(words[::2], words[1::2], strict=True) if float(pair[1]) for word in pair]
+        return [word for pair in zip(words[::2], words[1::2], strict=True) if pair[1] not in LACKING for word in pair]
 
     def resolve(self, variant: ServingVariant, subject: ModelSubject | None = None) -> ServingVariant:
         if variant.url:
@@ -173,8 +189,18 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
 
             if reason := engine.why_not_split(form_of(job)):
                 raise UnsupportedError(f"--gpus {job.variant.gpus}: {job.variant.engine}: {reason}")
-        procedure = job.procedure
-        measured = {"profile": procedure.profile, "energy": procedure.energy, "limits": procedure.limits}
+        procedure, grid = job.procedure, job.grid
+        if grid.dataset:
+            Dataset(Path(grid.dataset))
+            if job.variant.url:
+                raise SpecError("--dataset: needs the model's tokenizer, and --url has none; leave one of them out")
+        if grid.shared_prefix and procedure.runs > 1:
+            raise SpecError(
+                "--runs: a second load would find all its prompts in the prefix cache; use rounds of a sweep"
+            )
+        if procedure.energy:
+            raise SpecError("procedure.energy: is counted during each load, if the GPU has a counter; leave it out")
+        measured = {"profile": procedure.profile, "limits": procedure.limits}
         for name, is_wanted in measured.items():
             if is_wanted:
                 raise SpecError(f"procedure.{name}: is not measured for a server, which is another process")
@@ -205,11 +231,13 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             "files": model_fingerprint(job.model.id),
             "variant": job.variant.model_dump(mode="json", exclude={"name"}),
             "load": job.procedure.model_dump(include={"requests", "seed"}),
+            "dataset": _dataset_sha256(job),
         }
 
     def inputs(self, job: ServingJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
         files = model_fingerprint(job.model.id)
-        return {f"model {job.model.id}": files} if files else {}
+        found = {f"model {job.model.id}": files, f"dataset {job.grid.dataset}": _dataset_sha256(job)}
+        return {name: sha256 for name, sha256 in found.items() if sha256}
 
     def record_fields(self, job: ServingJob) -> dict[str, Any]:
         variant, model = job.variant, job.model

@@ -11,9 +11,8 @@ import pytest
 
 from benchmarker.engines.external.environments import DRIVERS, EngineError
 from benchmarker.engines.external.server_process import ServerProcess, free_port
-from benchmarker.workloads.serving.load_generator import generator_environment, load_of, make_prompts
+from benchmarker.workloads.serving.load_generator import generator_environment, load_of
 from benchmarker.workloads.serving.server_metrics import Watched, parse, watched
-from benchmarker.workloads.serving.spec import ServingPoint
 
 NULL_SERVER = Path(__file__).parents[2] / "null_server.py"
 ANSWER = {
@@ -23,6 +22,7 @@ ANSWER = {
     "input_lens": [8, 8, 8],
     "output_lens": [3, 3, 0],
     "errors": ["", "", "Traceback:\n  line\nConnectionError: gone\n"],
+    "requested": [3, 3, 3],
 }
 
 
@@ -35,16 +35,8 @@ def test_a_load_has_the_requests_in_the_order_of_their_starts():
     assert load.errors == (None, None, "ConnectionError: gone")
     assert dict(zip(load.itl_steps, load.itl_counts, strict=True)) == {300: 2, 301: 1, 400: 1}
     assert load.latency_s == pytest.approx((0.27 + 0.1601 + 0.00001) / 3)
-
-
-def test_prompts_are_different_in_a_load_and_equal_for_every_variant():
-    point = ServingPoint(16, 4, concurrency=2, rate=0.0)
-    prompts = make_prompts(point, 50, vocabulary=1000, seed="0")
-    assert {len(ids) for ids in prompts} == {16}
-    assert len({tuple(ids) for ids in prompts}) == 50
-    assert max(max(ids) for ids in prompts) < 1000
-    assert prompts == make_prompts(point, 50, vocabulary=1000, seed="0")
-    assert prompts != make_prompts(point, 50, vocabulary=1000, seed="1")
+    assert load.requested_tokens == ()
+    assert load_of({**ANSWER, "requested": [3, 4, 5]}).requested_tokens == (4, 3, 5)
 
 
 def test_the_last_empty_choice_of_llama_server_is_no_token():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
+from benchmarker.comparison.crossing import SizeWords, crossover
 from benchmarker.comparison.results import to_rows
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.core.stats import Ratio
 from benchmarker.report.compare import compare, compare_records, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.report.verify import verify
@@ -173,6 +176,27 @@ def test_verify_refuses_a_cell_that_hides_a_failed_request(tmp_path):
     content["cells"][0]["samples"][0]["errors"][7] = "HTTP 500"
     path.write_text(json.dumps(content))
     assert "failed and truncated requests" in [check.field for check in verify([tmp_path]).mismatches]
+
+
+def test_an_exact_crossing_is_not_rounded_to_the_next_number():
+    words = SizeWords("a is faster than b", "concurrency", "", " at once", {4: Ratio(1.2, 3), 8: Ratio(1.0, 3)})
+    fall = crossover(words.ratios)
+    assert fall is not None
+    assert words.size(replace(fall, size=7.9999999999, low=6.0000000001, high=8.5, has_interval=True), math.floor) == (
+        "8 [6, 8]"
+    )
+    assert words.size(fall, math.floor).startswith("8 ")
+
+
+def test_loads_of_other_requests_are_kept_apart(tmp_path):
+    plain = cell_of_load(FAST.load(concurrency=4), concurrency=4)
+    chat = plain.model_copy(update={"prompt_tokens": 0, "dataset": "chat.jsonl (1234ab)"})
+    spread = plain.model_copy(update={"length_spread": 0.3, "shared_prefix": 1024})
+    records = [serving_record("fp16", [plain, chat, spread]), serving_record("gptq", [plain])]
+    text = to_markdown(compare_records(records))
+    assert "(512 prompt tokens, 128 new tokens): fp16 4 or more; gptq 4 or more." in text
+    assert "(128 new tokens, chat.jsonl (1234ab)): fp16 4 or more." in text
+    assert "(512 prompt tokens, 128 new tokens, lengths ±30 %, 1024 shared tokens): fp16 4 or more." in text
 
 
 def test_a_record_of_a_thousand_requests_stays_below_100_kb(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import textwrap
@@ -11,10 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
+from benchmarker.comparison.rows import keys_of
 from benchmarker.engines.external.environments import MARKER, Marker, environments_folder
 from benchmarker.engines.external.server_process import ServerProcess, free_port
 from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.serving import serving_bench
 from benchmarker.workloads.serving.record import ServingRecord
+from benchmarker.workloads.serving.serving_statistics import joules_per_token
 
 ROOT = Path(__file__).parents[3]
 NULL_SERVER = ROOT / "tests" / "null_server.py"
@@ -112,6 +116,30 @@ def test_a_run_starts_a_server_measures_each_load_and_ends_the_server(tmp_path, 
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
 
 
+def test_the_energy_of_a_load_is_the_growth_of_the_gpus_counter(tmp_path, vllm, monkeypatch):
+    class Counter:
+        energy = 5.0
+
+        def energy_j(self):
+            self.energy *= 2
+            return self.energy
+
+    monkeypatch.setattr(serving_bench, "find_gpu", lambda device: Counter())
+    code, output, (record,) = run(tmp_path, "--concurrency", "1")
+    assert code == 0, output
+    load = record.cells[0].samples[0]
+    # The counter is 10 when the server starts, and 20 and 40 around the load.
+    assert (load.energy_j, record.no_energy) == (20.0, None)
+    assert joules_per_token(load) == pytest.approx(20 / 24)
+
+
+def test_without_a_counter_the_record_has_the_reason(tmp_path, vllm):
+    _, _, (record,) = run(tmp_path, "--concurrency", "1")
+    assert record.cells[0].samples[0].energy_j is None
+    assert record.no_energy is not None
+    assert record.no_energy.reason.endswith("only GPUs have the counter")
+
+
 def test_a_server_that_dies_under_load_is_one_line(tmp_path, vllm, monkeypatch):
     monkeypatch.setenv("NULL_SERVER", "--die-after 8")
     code, output, records = run(tmp_path, "--concurrency", "1")
@@ -124,6 +152,47 @@ def test_requests_past_the_models_length_are_refused_before_the_server_starts(tm
     code, output, _ = run(tmp_path, "--concurrency", "1", "--engine-option", "max_model_len=10")
     assert code == 2
     assert "a request of 8 + 4 tokens is past the 10 positions of max_model_len" in " ".join(output.split())
+
+
+def test_lengths_with_a_spread_and_a_shared_prefix_are_in_the_record_and_the_cell(tmp_path, vllm):
+    code, output, (record,) = run(tmp_path, "--concurrency", "2", "--length-spread", "0.5", "--shared-prefix", "20")
+    assert code == 0, output
+    (cell,) = record.cells
+    load = cell.samples[0]
+    assert (cell.status, cell.length_spread, cell.shared_prefix, cell.dataset) == ("ok", 0.5, 20, "")
+    assert set(load.requested_tokens) <= {2, 3, 4, 5, 6}
+    assert load.output_tokens == load.requested_tokens
+    assert all(24 <= tokens <= 32 for tokens in load.prompt_tokens)
+    assert record.server is not None
+    assert record.server.prefix_caching
+    assert "--enable-prefix-caching" in str(record.server.command)
+    assert keys_of(record)[0].words == "8 prompt tokens, 4 new tokens, lengths ±50 %, 20 shared tokens, 2 at once"
+
+
+def test_a_dataset_is_rendered_by_the_models_tokenizer(tmp_path, vllm):
+    path = tmp_path / "chat.jsonl"
+    path.write_text('{"prompt": "def one():"}\n{"messages": [{"role": "user", "content": "What is two?"}]}\n')
+    arguments = ["run", "serving", *MODEL, "--dataset", str(path), "--new-tokens", "3", "--requests", "4"]
+    result = CliRunner().invoke(app, [*arguments, "--concurrency", "1", "--output", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    record = read_record(next((tmp_path / "out").glob("*.json")))
+    assert isinstance(record, ServingRecord)
+    (cell,) = record.cells
+    assert re.fullmatch(r"chat\.jsonl \([0-9a-f]{6}\)", cell.dataset)
+    assert (cell.prompt_tokens, len(set(cell.samples[0].prompt_tokens))) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dataset", "nowhere.jsonl"], "the prompts of a dataset have their own lengths and prefixes"),
+        (["--shared-prefix", "8", "--runs", "2"], "--runs: a second load would find all its prompts in the prefix"),
+    ],
+)
+def test_loads_that_would_mislead_are_refused(tmp_path, vllm, options, words):
+    code, output, _ = run(tmp_path, "--concurrency", "1", *options)
+    assert code == 2
+    assert words in " ".join(output.split())
 
 
 def test_an_unknown_model_is_one_line(tmp_path, vllm):

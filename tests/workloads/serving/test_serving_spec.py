@@ -60,6 +60,13 @@ def test_a_wrong_value_is_refused_with_its_place(fields, message):
 
 def test_the_command_of_one_cell_has_its_own_kind_of_load_only():
     workload = workload_of("serving")
-    for load, words in (({"concurrency": 2}, "--concurrency 2"), ({"rate": 0.5}, "--rate 0.5")):
-        point = ServingPoint(**{"prompt_tokens": 64, "new_tokens": 32, "concurrency": 0, "rate": 0.0, **load})
-        assert " ".join(workload.point_arguments(point)) == f"--prompt-tokens 64 --new-tokens 32 {words}"
+    plain = ServingPoint(64, 32, length_spread=0.0, shared_prefix=0, dataset="", concurrency=0, rate=0.0)
+    for fields, words in (
+        ({"concurrency": 2}, "--prompt-tokens 64 --new-tokens 32 --concurrency 2"),
+        ({"rate": 0.5}, "--prompt-tokens 64 --new-tokens 32 --rate 0.5"),
+        (
+            {"prompt_tokens": 0, "dataset": "chat.jsonl", "length_spread": 0.3, "concurrency": 1},
+            "--new-tokens 32 --length-spread 0.3 --dataset chat.jsonl --concurrency 1",
+        ),
+    ):
+        assert " ".join(workload.point_arguments(plain._replace(**fields))) == words

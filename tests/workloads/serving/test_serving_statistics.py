@@ -93,7 +93,7 @@ def test_failed_and_truncated_requests_are_named():
     assert statistics.problem_of(load_of(), 11) is None
     failed = load_of(errors=(None, "HTTP 500", "HTTP 500"))
     assert statistics.problem_of(failed, 11) == "2 of 3 requests failed: HTTP 500"
-    assert statistics.problem_of(load_of(), 12) == "3 of 3 requests ended with fewer than 12 tokens"
+    assert statistics.problem_of(load_of(), 12) == "3 of 3 requests ended with fewer tokens than requested"
 
 
 @pytest.mark.parametrize(

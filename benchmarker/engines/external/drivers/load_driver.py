@@ -25,7 +25,7 @@ class Driver:
         return {"version": vllm.__version__}
 
     def load(
-        self, *, url: str, model: str, prompts: list[list[int]], new_tokens: int, options: list[str]
+        self, *, url: str, model: str, prompts: list[list[int]], new_tokens: list[int], options: list[str]
     ) -> dict[str, Any]:
         """Send the prompts to a server; return a list for each field in `PER_REQUEST`, with one value per prompt."""
         from vllm.benchmarks import serve
@@ -44,10 +44,8 @@ class Driver:
             ]
         )
         requests = [
-            serve.SampleRequest(
-                prompt=ids, prompt_len=len(ids), expected_output_len=new_tokens, request_id=f"{number}-"
-            )
-            for number, ids in enumerate(prompts)
+            serve.SampleRequest(prompt=ids, prompt_len=len(ids), expected_output_len=tokens, request_id=f"{number}-")
+            for number, (ids, tokens) in enumerate(zip(prompts, new_tokens, strict=True))
         ]
         serve.get_samples = lambda *_: requests
         result = asyncio.run(serve.main_async(arguments))

@@ -61,7 +61,7 @@ def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the kernels by kind of module of the engine native, if they are not all its own."""
+    """Return caveats on variants of the engine native in which some modules run a library's kernels."""
 
     def words(record: GenerationRecord) -> str | None:
         kernels = record.engine.modules if record.engine else ()

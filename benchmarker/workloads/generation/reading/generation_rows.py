@@ -77,7 +77,7 @@ class FirstDifference:
     prompts: int  # Number of compared texts.
     same: int  # Number of equal texts.
     token: int | None  # Earliest token that differs, counted from 1; None if all texts are equal.
-    gap: float | None  # Log-probability gap, nats, of the two likeliest tokens there, largest of all texts.
+    gap: float | None  # Log-probability gap, nats, of the two likeliest tokens at a first difference; the largest gap.
 
     @property
     def verdict(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+from benchmarker.checkpoints.files import SHIPPED
 from benchmarker.comparison.rows import CellKey, headline, shown_value
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
@@ -210,13 +211,17 @@ TEXTS = {"qwen3-small": "The function returns"}  # Example prompts for models th
 def generate_command(records: Sequence[GenerationRecord]) -> str:
     """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Return '' for an external engine, for several GPUs, for an imported record and for a shape without weights.
+    Return '' for an external engine, for several GPUs, for an imported record, for a shape without weights and for a
+    folder of random weights.
     """
     first = records[0]
-    can_run = runs_in_generate(first.variant.engine, first.model.id)
+    # Random weights of a hub id are measured in place of its own, which has no fingerprint or ships as a shape.
+    model_id = first.model.checkpoint or first.model.id
+    is_random = first.model.load_format == "dummy" and first.model.files_sha256 and model_id not in SHIPPED
+    can_run = runs_in_generate(first.variant.engine, model_id) and not is_random
     if not can_run or first.variant.gpus > 1 or first.imported:
         return ""
-    words = ["--model", first.model.id]
+    words = ["--model", model_id]
     words += ["--revision", first.model.revision] if first.model.revision else []
     words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
     words += ["--quant", first.variant.quant]
@@ -224,7 +229,7 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     words += _pairs("--option", options)
     words += ["--engine", first.variant.engine]
     words += _pairs("--engine-option", engine_options)
-    text = TEXTS.get(first.model.id, QUESTION)
+    text = TEXTS.get(model_id, QUESTION)
     return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
 
 

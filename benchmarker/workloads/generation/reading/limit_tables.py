@@ -144,7 +144,7 @@ def break_evens(comparison: Comparison) -> list[str]:
 
 
 def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost, Cost]) -> str | None:
-    """Return the sentence of `break_evens` on a row; None if a rate or cost is unknown. `costs`: (baseline, row)."""
+    """Return the sentence on a row's break-even; None if a rate or cost is unknown. `costs`: (baseline's, row's)."""
     if baseline.rate is None or row.rate is None:
         return None
     saved_s = 1 / baseline.rate.value - 1 / row.rate.value

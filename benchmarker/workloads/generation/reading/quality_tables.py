@@ -306,7 +306,7 @@ class Paired(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers of one variant in one task. `paired` is None for the baseline, and if the questions differ from its."""
+    """Answers of one variant in one task. `paired` is None for the baseline, or if the two had different questions."""
 
     variant: str
     result: TaskResult

@@ -69,8 +69,7 @@ def interactivity_chart(rows: Sequence[ServingRow], looks: dict[str, Series]) ->
 
     limit = f" To the right of the dashed line the median TPOT is within {1e3 * tpot_s:g} ms." if tpot_s else ""
     note = f"One mark a concurrency, rising from right to left; up and to the right is better.{limit}"
-    where = f"{shape.prompt_tokens} + {shape.new_tokens} tokens"
-    return Chart("interactivity", f"Throughput against interactivity, {where}", note, draw)
+    return Chart("interactivity", f"Throughput against interactivity, {shape.words}", note, draw)
 
 
 def _points(rows: Sequence[ServingRow]) -> list[tuple[float, float]]:

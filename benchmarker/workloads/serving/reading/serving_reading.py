@@ -27,6 +27,7 @@ from benchmarker.workloads.serving.record import (
     ServingRecord,
     first_token_part,
 )
+from benchmarker.workloads.serving.serving_requests import length_range
 from benchmarker.workloads.serving.spec import requests_of
 
 MOST_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
@@ -123,8 +124,13 @@ def remarks(rows: Sequence[ServingRow]) -> list[str]:
     for axis in AXES:
         shapes = series_of(rows, axis)
         for shape, variants in shapes.items():
-            where = f" ({shape.prompt_tokens} + {shape.new_tokens} tokens)" if len(shapes) > 1 else ""
-            texts = "; ".join(f"{plain_line(name)} {largest_text(members, axis)}" for name, members in variants.items())
+            where = f" ({shape.words})" if len(shapes) > 1 else ""
+            # A variant may have loads of other requests alone.
+            texts = "; ".join(
+                f"{plain_line(name)} {largest_text(members, axis)}"
+                for name, members in variants.items()
+                if len(shapes) == 1 or any(row.status != "not measured" for row in members)
+            )
             lines.append(f"{LOAD_UNITS[axis].capitalize()} within {rows[0].slo.words}{where}: {texts}.")
             if axis == "concurrency":
                 lines += [f"{words}{where}." for members in variants.values() if (words := _crossover(members))]
@@ -201,9 +207,15 @@ def checks(record: ServingRecord) -> Iterator[Check]:
             yield equal(place, "parts_s", load.parts_s, first_token_part(load.ttft_s))
             yield equal(place, "requests", len(load.errors), requests)
             problem = statistics.problem_of(load, cell.new_tokens)
+            yield equal(place, "requested tokens outside the spread", outside_spread(load, cell), 0)
             if cell.status == "ok":
                 yield equal(place, "failed and truncated requests", problem, None)
                 yield from _latency_checks(place, load)
+
+
+def outside_spread(load: Load, cell: ServingCell) -> int:
+    least, most = length_range(cell.new_tokens, cell.length_spread, least=2)
+    return sum(not least <= tokens <= most for tokens in load.requested_tokens)
 
 
 def _latency_checks(place: str, load: Load) -> Iterator[Check]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 from benchmarker.comparison.rows import CellKey
@@ -18,6 +17,13 @@ from benchmarker.schema.record import status_words
 from benchmarker.workloads.serving.reading.serving_reading import ServingRow
 from benchmarker.workloads.serving.record import ServingRecord
 
+REQUEST_AXES = {
+    "prompt_tokens": "prompt",
+    "new_tokens": "new",
+    "length_spread": "spread",
+    "shared_prefix": "prefix",
+    "dataset": "dataset",
+}
 Columns = list[Column[ServingRow]]
 TIMING = ("output_tokens", "user_tokens", "ttft", "ttft_p99", "tpot", "tpot_p99")
 BRIEF = ("ttft", "ttft_p99", "tpot")
@@ -30,11 +36,15 @@ def cell_columns(rows: Sequence[Any], *, always: bool = False) -> list[Column[An
     """Return the columns of the lengths that vary, and of the load: `64` at once, or `4/s`."""
     keys = [row.cell for row in rows if row.cell]
     columns = [
-        axis_column(heading, itemgetter(axis))
-        for axis, heading in (("prompt_tokens", "prompt"), ("new_tokens", "new"))
-        if always or len({key[axis] for key in keys}) > 1
+        axis_column(heading, partial(_axis_value, axis=axis))
+        for axis, heading in REQUEST_AXES.items()
+        if (always and any(key[axis] for key in keys)) or len({key[axis] for key in keys}) > 1
     ]
     return [*columns, axis_column("load", _load_text)]
+
+
+def _axis_value(key: CellKey, axis: str) -> Any:
+    return key[axis] or MISSING
 
 
 def _load_text(key: CellKey) -> str:

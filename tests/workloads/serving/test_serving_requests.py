@@ -1,0 +1,112 @@
+"""Requests of a load: lengths, a shared prefix and datasets."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.workloads.serving.serving_requests import Dataset, longest_request, make_requests
+from benchmarker.workloads.serving.spec import ServingPoint
+
+POINT = ServingPoint(16, 4, 0.0, 0, "", concurrency=2, rate=0.0)
+
+
+def requests_of(point, count=50, *, seed=0, is_timed=True, prompts=()):
+    return make_requests(point, count, vocabulary=1000, seed=seed, is_timed=is_timed, prompts=prompts)
+
+
+def test_prompts_are_different_in_a_load_and_equal_for_every_variant():
+    requests = requests_of(POINT)
+    assert {(len(request.prompt), request.new_tokens) for request in requests} == {(16, 4)}
+    assert len({tuple(request.prompt) for request in requests}) == 50
+    assert max(max(request.prompt) for request in requests) < 1000
+    assert requests == requests_of(POINT)
+    assert requests != requests_of(POINT, seed=1)
+
+
+def test_a_spread_draws_both_lengths_uniformly_and_equally_for_every_variant():
+    point = POINT._replace(prompt_tokens=100, new_tokens=10, length_spread=0.3)
+    requests = requests_of(point, 2000)
+    prompts, new_tokens = ([len(each.prompt) for each in requests], [each.new_tokens for each in requests])
+    assert (min(prompts), max(prompts)) == (70, 130)
+    assert sorted(set(new_tokens)) == list(range(7, 14))
+    assert sum(prompts) / 2000 == pytest.approx(100, abs=2)
+    assert requests == requests_of(point, 2000)
+    assert longest_request([POINT, point], []) == (130, 13)
+
+
+def test_a_request_of_two_tokens_keeps_two_with_a_spread():
+    requests = requests_of(POINT._replace(prompt_tokens=1, new_tokens=2, length_spread=0.9))
+    assert {(len(request.prompt), request.new_tokens) for request in requests} == {(1, 2), (1, 3)}
+
+
+def test_a_shared_prefix_precedes_every_prompt_of_every_cell_and_of_the_warm_up():
+    point = POINT._replace(shared_prefix=8)
+    loads = [requests_of(point), requests_of(point, is_timed=False), requests_of(point._replace(concurrency=4))]
+    prompts = [request.prompt for load in loads for request in load]
+    assert {len(prompt) for prompt in prompts} == {24}
+    assert len({tuple(prompt[:8]) for prompt in prompts}) == 1
+    assert len({tuple(prompt[8:]) for prompt in prompts}) == 150
+
+
+def write(tmp_path, *lines):
+    path = tmp_path / "chat.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+def turn(role, content):
+    return {"role": role, "content": content}
+
+
+TOKENIZER = SimpleNamespace(
+    encode=lambda text, add_special_tokens: ([1] if add_special_tokens else []) + [ord(letter) for letter in text]
+)
+
+
+def test_a_dataset_is_a_prompt_or_a_conversation_without_its_last_answer(tmp_path):
+    chat = [turn("user", "a"), turn("assistant", "b"), turn("user", "c"), turn("assistant", "d")]
+    dataset = Dataset(write(tmp_path, {"prompt": "ab", "id": 7}, "", {"messages": chat}))
+    assert dataset.prompts(TOKENIZER) == [[1, 97, 98], [1, *map(ord, "a\nb\nc")]]
+    template = SimpleNamespace(
+        encode=TOKENIZER.encode,
+        chat_template="{}",
+        apply_chat_template=lambda turns, **_: "".join(each["role"][0] + each["content"] for each in turns),
+    )
+    assert dataset.prompts(template) == [[*map(ord, "uab")], [*map(ord, "uaabuc")]]
+
+
+def test_a_short_dataset_repeats_in_an_order_of_the_seed():
+    prompts = [[number] for number in range(5)]
+    requests = requests_of(POINT._replace(prompt_tokens=0, dataset="chat.jsonl"), 12, prompts=prompts)
+    taken = [request.prompt[0] for request in requests]
+    assert sorted(taken[:5]) == sorted(taken[5:10]) == [0, 1, 2, 3, 4]
+    assert taken == [request.prompt[0] for request in requests_of(POINT._replace(dataset="x"), 12, prompts=prompts)]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "line 2 is no JSON"),
+        ({"text": "a"}, "line 2 must be "),
+        ({"prompt": 3}, "line 2 must be "),
+        ({"prompt": "a", "messages": [turn("user", "a")]}, "line 2 must be "),
+        ({"messages": [turn("assistant", "a")]}, "line 2 must be "),
+        ([1], "line 2 must be "),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path, line, problem):
+    with pytest.raises(SpecError, match=problem):
+        Dataset(write(tmp_path, {"prompt": "a"}, line))
+
+
+def test_a_dataset_requires_a_file_with_lines_and_a_tokenizer(tmp_path):
+    with pytest.raises(SpecError, match=r"--dataset .*nowhere.jsonl: cannot be read: No such file"):
+        Dataset(tmp_path / "nowhere.jsonl")
+    with pytest.raises(SpecError, match="is empty"):
+        Dataset(write(tmp_path, ""))
+    with pytest.raises(ModelError, match="--dataset: the checkpoint has no tokenizer; leave it out for"):
+        Dataset(write(tmp_path, {"prompt": "a"})).prompts(None)
