@@ -119,9 +119,9 @@ def with_tables_of(page: str, sheets: dict[str, Sheet]) -> str:
     return text
 
 
-def with_lines(text: str, source: str, lines_of_table: str) -> str:
+def with_lines(text: str, source: str, lines_of_table: str, *, script: str = "make_docs.py") -> str:
     """Return a page's text with the table after the comment that names its source."""
-    comment = f"<!-- {source}, by script/make_docs.py -->\n"
+    comment = f"<!-- {source}, by script/{script} -->\n"
     assert comment in text, f"a page has no table of {source}"
     before, _, rest = text.partition(comment)
     lines = rest.splitlines(keepends=True)
