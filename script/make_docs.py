@@ -119,9 +119,9 @@ def with_tables_of(page: str, sheets: dict[str, Sheet]) -> str:
     return text
 
 
-def with_lines(text: str, source: str, lines_of_table: str) -> str:
+def with_lines(text: str, source: str, lines_of_table: str, *, script: str = "make_docs.py") -> str:
     """Return a page's text with the table after the comment that names its source."""
-    comment = f"<!-- {source}, by script/make_docs.py -->\n"
+    comment = f"<!-- {source}, by script/{script} -->\n"
     assert comment in text, f"a page has no table of {source}"
     before, _, rest = text.partition(comment)
     lines = rest.splitlines(keepends=True)
@@ -208,7 +208,8 @@ def checkpoints_page() -> str:
         "```yaml\nvariants:\n- {checkpoint: Qwen/Qwen3-4B}\n- {checkpoint: Qwen/Qwen3-4B-FP8, engine: vllm}\n"
         "- {checkpoint: Qwen/Qwen3-4B-AWQ}\n```",
         "The weights are examined after a first forward pass. A checkpoint that transformers unpacked is invalid, "
-        "with the reason `ran in bfloat16`, and has no speed-up. `benchmarker doctor` prints this table with the "
+        "with the reason `ran in bfloat16`, and has no speed-up. "
+        "Different tokenizers or chat templates are a caveat. `benchmarker doctor` prints this table with the "
         "packages that are not installed:",
         f"<!-- formats, by script/make_docs.py -->\n{markdown_table(headings, rows)}",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "

@@ -132,7 +132,10 @@ def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, An
         needed = {point: architecture.cache_bytes(point.positions, point.batch_size) for point in needed}
     least = min(needed, key=lambda point: needed[point], default=None)  # None if quality alone is measured.
     needed_bytes = needed[least] if least else 0
-    weight_bytes = least_weight_bytes(model, bits=bits, value_bytes=element_bytes)
+    has_narrow_experts = bool(stored) or LOADERS[variant.quant].quantizes_experts
+    weight_bytes = least_weight_bytes(
+        model, bits=bits, value_bytes=element_bytes, has_narrow_experts=has_narrow_experts
+    )
     if device.kind == "cpu":
         refuse_cell(least, needed_bytes, weight_bytes=weight_bytes)
     else:
@@ -152,10 +155,14 @@ def refuse_on_gpu(job: GenerationJob, needed_bytes: int, gpu_bytes: int) -> None
         )
 
 
-def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
-    """Return a lower bound of the weights' bytes: `bits` per weight in decoder layers, without scales."""
+def least_weight_bytes(model: Any, *, bits: float, value_bytes: int, has_narrow_experts: bool = True) -> int:
+    """Return a lower bound of the weights' bytes: `bits` per weight in decoder layers, without scales.
+
+    Experts that are fused in 3-D parameters have as many only if `has_narrow_experts`.
+    """
+    most_axes = 3 if has_narrow_experts else 2
     ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
-    sizes = [(tensor.numel(), tensor.ndim > 1 and id(tensor) not in ends) for tensor in model.parameters()]
+    sizes = [(tensor.numel(), 1 < tensor.ndim <= most_axes and id(tensor) not in ends) for tensor in model.parameters()]
     least: float = sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes)
     return round(least)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from benchmarker.checkpoints.files import HUB_IDS, read_config, shipped_shape
+from benchmarker.checkpoints.files import HUB_IDS, read_config, shape_names, shipped_shape
 from benchmarker.core.errors import MemoryNeededError
 from benchmarker.execution.jobs import make_job
 from benchmarker.hardware.device import CpuDevice
@@ -55,6 +57,25 @@ def test_a_model_that_exceeds_the_gpu_is_refused_with_both_sizes():
         "qwen3-30b-a3b as fp16 needs at least 56.87 GiB, this GPU has 40.00 GiB; use another quantization, a smaller "
         "model or batch, or more GPUs"
     )
+
+
+@pytest.mark.parametrize("quant", ["fp16", "bnb4"])
+@pytest.mark.parametrize("name", [name for name in shape_names() if name not in ("qwen3-small", "qwen3-tiny")])
+def test_each_shape_that_exceeds_the_gpu_is_refused_from_its_config(name, quant, monkeypatch):
+    typed = {"subject.model.id": name, "subject.model.load_format": "dummy", "variant.quant": quant}
+    config, gpu = read_config(shipped_shape(name)), SimpleNamespace(total_memory=2 * 2**30)
+    monkeypatch.setattr(generation_job, "torch_device", lambda device: device.kind)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: gpu)
+    with pytest.raises(MemoryNeededError, match=rf"^{name} as {quant} needs at least .* GiB, this GPU has 2.00 GiB; "):
+        refuse_too_large(make_job(typed), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+    gpu.total_memory = 80 * 2**30
+    refuse_too_large(make_job(typed), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+
+
+def test_fused_experts_that_a_library_leaves_in_16_bit_are_counted_so():
+    model = on_meta(read_config(shipped_shape("qwen3-30b-a3b")), "bfloat16")
+    needed = [least_weight_bytes(model, bits=4, value_bytes=2, has_narrow_experts=narrow) for narrow in (True, False)]
+    assert [round(count / 1e9, 1) for count in needed] == [16.2, 59.7]
 
 
 def test_a_process_that_measures_quality_alone_needs_the_weights(monkeypatch, tmp_path):
