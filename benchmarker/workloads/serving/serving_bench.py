@@ -251,8 +251,9 @@ def with_energy(gpu: Gpu | None, send: Callable[[], Load]) -> Load:
     before_j = gpu.energy_j() if gpu else None
     load = send()
     after_j = gpu.energy_j() if gpu else None
-    has_moved = before_j is not None and after_j is not None and after_j > before_j
-    return load.model_copy(update={"energy_j": after_j - before_j}) if has_moved else load
+    if before_j is None or after_j is None or after_j <= before_j:
+        return load
+    return load.model_copy(update={"energy_j": after_j - before_j})
 
 
 class ServingBench(Bench):

@@ -88,9 +88,11 @@ class ServingGrid(GridBase):
         concurrencies = self.concurrency if self.concurrency or self.rate else CONCURRENCIES
         loads = [(users, 0.0) for users in sorted(concurrencies)] + [(0, float(rate)) for rate in sorted(self.rate)]
         prompts = (0,) if self.dataset else self.prompt_tokens or (PROMPT_TOKENS,)
-        requests = self.length_spread, self.shared_prefix, self.dataset or ""
+        spread, prefix, path = self.length_spread, self.shared_prefix, self.dataset or ""
         lengths = sorted(product(prompts, self.new_tokens))
-        return list(dict.fromkeys(ServingPoint(*length, *requests, *load) for length in lengths for load in loads))
+        return list(
+            dict.fromkeys(ServingPoint(*length, spread, prefix, path, *load) for length in lengths for load in loads)
+        )
 
     @model_validator(mode="after")
     def _has_own_prompts(self) -> Self:
@@ -131,7 +133,8 @@ class ServingProcedure(Procedure):
 
 def requests_of(point: Any, least: int) -> int:
     """Return the requests of a point or cell: `least`, and more for a high concurrency or rate."""
-    return max(least, REQUESTS_PER_USER * point.concurrency, math.ceil(OPEN_LOOP_S * point.rate))
+    closed: int = REQUESTS_PER_USER * point.concurrency
+    return max(least, closed, math.ceil(OPEN_LOOP_S * point.rate))
 
 
 class ServingJob(ModelJob):
