@@ -208,7 +208,8 @@ def checkpoints_page() -> str:
         "```yaml\nvariants:\n- {checkpoint: Qwen/Qwen3-4B}\n- {checkpoint: Qwen/Qwen3-4B-FP8, engine: vllm}\n"
         "- {checkpoint: Qwen/Qwen3-4B-AWQ}\n```",
         "The weights are examined after a first forward pass. A checkpoint that transformers unpacked is invalid, "
-        "with the reason `ran in bfloat16`, and has no speed-up. `benchmarker doctor` prints this table with the "
+        "with the reason `ran in bfloat16`, and has no speed-up. "
+        "Different tokenizers or chat templates are a caveat. `benchmarker doctor` prints this table with the "
         "packages that are not installed:",
         f"<!-- formats, by script/make_docs.py -->\n{markdown_table(headings, rows)}",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "

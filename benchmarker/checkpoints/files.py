@@ -131,6 +131,31 @@ def has_tokenizer(folder: Path) -> bool:
     )
 
 
+def tokenizer_hashes(folder: Path) -> dict[str, str | None]:
+    """Return hashes of the tokenizer and of the chat template by field of ModelFacts; None for a missing one.
+
+    Libraries write the same tokenizer.json with other spaces, and merges as pairs or as text.
+    """
+    parts: dict[str, Any] = {}
+    # A damaged tokenizer is an error of the runs that read it.
+    with contextlib.suppress(ModelError):
+        parts = _read_json(folder, "tokenizer.json") or {}
+    model = parts.get("model") or {}
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model.get("merges") or ()]
+    text = {name: parts.get(name) for name in ("added_tokens", "normalizer", "pre_tokenizer")}
+    template = folder / "chat_template.jinja"
+    settings = _read_json(folder, "tokenizer_config.json") or {}
+    words = template.read_text(encoding="utf-8") if template.is_file() else settings.get("chat_template")
+    return {
+        "tokenizer_sha256": _hash({"vocab": model.get("vocab"), "merges": merges, **text}) if parts else None,
+        "chat_template_sha256": _hash(words) if words else None,
+    }
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 LENGTH = struct.Struct("<Q")
 POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
 

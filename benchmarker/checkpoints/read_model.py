@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.checkpoints.files import has_tokenizer, model_fingerprint
+from benchmarker.checkpoints.files import has_tokenizer, model_fingerprint, tokenizer_hashes
 from benchmarker.core.errors import ModelError, UnsupportedError, report_library_conflicts
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def found_model(model: ModelFacts, checkpoint: Checkpoint) -> ModelFacts:
             "load_format": "dummy" if checkpoint.dummy else "auto",
             "config_sha256": shapes_sha256(checkpoint.config),
             "files_sha256": None if checkpoint.revision else model_fingerprint(checkpoint.model_id),
+            **({} if checkpoint.is_gguf else tokenizer_hashes(checkpoint.folder)),
         }
     )
 

@@ -53,6 +53,8 @@ class ModelFacts(Plain):
     config_sha256: str | None = None
     """SHA-256 of the model's shapes. It distinguishes models of equal names."""
     files_sha256: str | None = None
+    tokenizer_sha256: str | None = None
+    chat_template_sha256: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: str = "float16"
     parameters: Whole | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.files import tokenizer_hashes
 from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, shapes_sha256
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.quantization.load import find_checkpoint
@@ -223,3 +224,19 @@ def test_imports_hide_known_noise_of_two_loggers_and_no_other_warning(caplog):
     ):
         logging.getLogger(logger).warning(text, *["Kind"] * text.count("%s"))
     assert [record.getMessage() for record in caplog.records] == ["a warning that matters", "Failed to load my model"]
+
+
+def test_a_tokenizer_has_one_hash_however_a_library_writes_it(tmp_path):
+    def hashes(tokenizer: str, template: str | None = None) -> dict[str, str | None]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(tokenizer)
+        if template:
+            (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        return tokenizer_hashes(folder)
+
+    first = hashes('{"model": {"vocab": {"a": 0, "b": 1}, "merges": ["a b"]}}')
+    assert first["chat_template_sha256"] is None
+    assert hashes('{"model": {"merges": [["a", "b"]],\n "vocab": {"a": 0, "b": 1}}}') == first
+    assert hashes('{"model": {"vocab": {"a": 0, "b": 2}, "merges": ["a b"]}}') != first
+    assert hashes('{"model": {}}', "{{ first }}") != hashes('{"model": {}}', "{{ second }}")

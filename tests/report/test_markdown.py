@@ -327,3 +327,14 @@ def test_disturbed_and_invalid_rows_are_the_first_caveats(tmp_path):
 def lost(name: str, why: str) -> GenerationRecord:
     lost_cell = failed_cell("invalid", why).model_copy(update={"error_kind": "disturbed"})
     return record(name, lost_cell, model={"load_format": "dummy"})
+
+
+def test_checkpoints_with_different_tokenizers_are_a_caveat(tmp_path):
+    plain, other = ({"tokenizer_sha256": name, "chat_template_sha256": "c"} for name in ("a", "b"))
+    three = [record("fp16", model=plain), record("int8", model=other), record("gptq", model=plain)]
+    line = "The checkpoints have different tokenizers: fp16, gptq; int8. Their texts and quality differ by it."
+    assert line in shown(tmp_path / "three", *three)
+    without = {**plain, "chat_template_sha256": None}
+    line = "The checkpoints have different chat templates: fp16; int8."
+    assert line in shown(tmp_path / "two", three[0], record("int8", model=without))
+    assert "The checkpoints have different" not in shown(tmp_path / "same", three[0], record("int8", model={}))

@@ -311,3 +311,14 @@ def test_other_checkpoints_and_running_servers_compare_with_the_model():
     text = to_markdown(compare_records(records))
     assert "mine: a server that was already running; its form is the word of the user." in text
     assert {row["ratio"] for row in to_rows(compare_records(records))} == {1.0}
+
+
+def test_two_running_servers_have_a_speed_up():
+    records = []
+    for number in range(3):
+        for name, slowness in (("mine", 1.0), ("other", 1.2)):
+            facts = ServingVariantFacts(name=name, quant="auto", engine="vllm", url="http://127.0.0.1:8000")
+            server = replace(FAST, slowness=slowness * (1 + 0.001 * number))
+            record = measured(name, server, concurrencies=[4], round_number=number)
+            records.append(record.model_copy(update={"variant": facts}))
+    assert rows_of(*records)["other", 4, 0.0]["verdict"] == "slower"

@@ -35,6 +35,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
         *_partly_native(records),
         *_dummy(rows),
         *checkpoint_notes(records),
+        *_other_tokenizers(records),
         *_types(records),
         *origins(records),
         *_tuned_once(records),
@@ -68,6 +69,19 @@ def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
         return None if all(use.origin == "benchmarker" for use in kernels) else kinds_words(kernels)
 
     return [f"{names(variants)} by kind of module: {text}." for text, variants in variants_by(records, words).items()]
+
+
+def _other_tokenizers(records: Sequence[GenerationRecord]) -> list[str]:
+    """Return the checkpoints whose tokenizer or chat template differs, although their model is the same."""
+    tokenizers = variants_by(records, lambda record: record.model.tokenizer_sha256)
+    known = [record for record in records if record.model.tokenizer_sha256]
+    templates = variants_by(known, lambda record: record.model.chat_template_sha256 or "none")
+    different = {"tokenizers": tokenizers, "chat templates": templates}
+    nouns = [noun for noun, variants in different.items() if len(variants) > 1]
+    if not nouns:
+        return []
+    groups = "; ".join(names(variants) for variants in different[nouns[0]].values())
+    return [f"The checkpoints have different {' and '.join(nouns)}: {groups}. Their texts and quality differ by it."]
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:

@@ -48,10 +48,11 @@ class ServingRow(Row):
     server: ServerFacts | None = None  # Of the first process whose server became ready.
     preemptions: int | None = None
     is_unquantized: bool = False
+    was_running: bool = False  # The form of a server that was already running is unknown.
 
     @property
     def is_plain(self) -> bool:
-        return self.is_unquantized
+        return self.is_unquantized or self.was_running
 
     @property
     def slo_verdict(self) -> statistics.SloVerdict | None:
@@ -94,6 +95,7 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
         server=next((record.server for record in records if record.server), None),
         preemptions=sum(preemptions) if preemptions else None,
         is_unquantized=first.is_unquantized,
+        was_running=first.variant.url is not None,
         surroundings=first.variant.engine,
         has_random_weights=any(record.model.load_format == "dummy" for record in records),
     )
