@@ -198,8 +198,8 @@ def make_checkpoint(
 
     job: Any = make_job(_typed(model, revision, load_format, dtype, quant, option))
     from benchmarker.checkpoints.base import Target
+    from benchmarker.engines.external.llm_compressor import check_made, method_of, quantize
     from benchmarker.hardware.device import find_device
-    from benchmarker.quantization.llm_compressor import check_made, method_of, quantize
     from benchmarker.quantization.load import prepare_checkpoint
     from benchmarker.quantization.registry import loader_options
     from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint

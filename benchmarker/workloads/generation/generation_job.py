@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from benchmarker.checkpoints.cache import has_random_weights
-from benchmarker.checkpoints.files import fingerprint, model_fingerprint, models_with_weights, only_shipped
+from benchmarker.checkpoints.files import SHIPPED, fingerprint, model_fingerprint, models_with_weights, only_shipped
 from benchmarker.core.errors import FieldError, MemoryNeededError, SpecError, UnsupportedError, did_you_mean
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import Form
@@ -81,10 +81,13 @@ def renamed(variant: VariantT, given: VariantT) -> VariantT:
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
-def runs_in_generate(engine: str, model_id: str) -> bool:
-    """Return True if `benchmarker generate` can run the engine and the model; some shipped shapes have no weights."""
+def runs_in_generate(engine: str, model: ModelFacts) -> bool:
+    """Return whether `benchmarker generate` has the engine, and the model has weights that are not random."""
+    model_id = model.checkpoint or model.id
     has_weights = not only_shipped(model_id) or model_id in models_with_weights()
-    return engine in MODEL_ENGINES and has_weights
+    # A dummy of a hub id has the id's fingerprint if its shape ships, else none; the id has real weights.
+    is_random = model.load_format == "dummy" and model.files_sha256 is not None and model_id not in SHIPPED
+    return engine in MODEL_ENGINES and has_weights and not is_random
 
 
 def engine_options(variant: VariantSpec) -> Options:

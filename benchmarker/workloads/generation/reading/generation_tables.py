@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from benchmarker.checkpoints.files import SHIPPED
 from benchmarker.comparison.rows import CellKey, headline, shown_value
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
@@ -215,10 +214,8 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     folder of random weights.
     """
     first = records[0]
-    # Random weights of a hub id are measured in place of its own, which has no fingerprint or ships as a shape.
     model_id = first.model.checkpoint or first.model.id
-    is_random = first.model.load_format == "dummy" and first.model.files_sha256 and model_id not in SHIPPED
-    can_run = runs_in_generate(first.variant.engine, model_id) and not is_random
+    can_run = runs_in_generate(first.variant.engine, first.model)
     if not can_run or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", model_id]

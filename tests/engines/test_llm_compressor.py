@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarker.cli.app import app
+from benchmarker.engines.external import llm_compressor
 from benchmarker.engines.external.environment_install import register_environment
 from benchmarker.engines.external.environments import DRIVERS, LLM_COMPRESSOR
 from benchmarker.execution.jobs import make_job
-from benchmarker.quantization import llm_compressor
 
 FAKE = """
 import json, pathlib, shutil
