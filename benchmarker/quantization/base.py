@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.checkpoints.dummy import empty_model
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.core.errors import MissingLibraryError, UnsupportedError, install_hint, installed_version
+from benchmarker.core.errors import DeviceError, MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
 
@@ -114,6 +114,15 @@ def torch_gpu(device: str) -> TorchGpu | None:
         return None
     name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     return TorchGpu(name, capability, nvidia=torch.version.hip is None)
+
+
+def check_nvidia(quant: str, device: str, capability: tuple[int, int], *, instead: str) -> None:
+    """Raise DeviceError unless the device is an NVIDIA GPU with at least this compute capability."""
+    gpu = torch_gpu(device)
+    if gpu is None or not gpu.nvidia or gpu.capability < capability:
+        least = ".".join(map(str, capability))
+        found = f"this is {gpu or 'the CPU'}. {instead}"
+        raise DeviceError(f"{quant}: needs an NVIDIA GPU of compute capability {least}; {found}")
 
 
 def has_int8_head(options: Options) -> bool:

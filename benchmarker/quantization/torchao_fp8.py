@@ -7,21 +7,15 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, torch_gpu
+from benchmarker.core.errors import SpecError
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, check_nvidia, load_torchao, reads_torchao
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 tensor cores.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Raise DeviceError without an NVIDIA GPU with fp8 tensor cores, SpecError for a dtype other than bfloat16."""
-    gpu = torch_gpu(target.device)
-    if gpu is None:
-        raise DeviceError("fp8: needs an NVIDIA GPU of compute capability 8.9; this is the CPU. int8-dynamic runs here")
-    if not gpu.nvidia:
-        raise DeviceError(f"fp8: was written for NVIDIA GPUs; this is {gpu.name}. int8-dynamic runs here")
-    if gpu.capability < CAPABILITY:
-        raise DeviceError(f"fp8: needs compute capability 8.9; this is {gpu}. int8-dynamic runs here")
+    check_nvidia("fp8", target.device, CAPABILITY, instead="int8-dynamic runs here")
     if target.dtype != "bfloat16":
         # torch's GEMM with row scales returns bfloat16 only.
         raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
     Loader,
+    check_nvidia,
     load_torchao,
     reads_torchao,
-    torch_gpu,
     torchao_group,
 )
 
@@ -36,14 +36,7 @@ class Int4Options(FormOptions):
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
     """Raise DeviceError without an NVIDIA GPU of capability 8.0, SpecError for a dtype other than bfloat16."""
-    gpu = torch_gpu(target.device)
-    if gpu is None:
-        raise DeviceError("int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too")
-    if not gpu.nvidia:
-        raise DeviceError(f"int4: torchao's kernel needs an NVIDIA GPU; this is {gpu.name}. bnb4 and gptq run here too")
-    if gpu.capability < CAPABILITY:
-        needed = ".".join(map(str, CAPABILITY))
-        raise DeviceError(f"int4: torchao's kernel needs compute capability {needed}; this is {gpu}")
+    check_nvidia("int4", target.device, CAPABILITY, instead="bnb4 and gptq run here too")
     if target.dtype != "bfloat16":
         raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
 

@@ -251,18 +251,22 @@ def test_int4_says_at_once_that_it_needs_a_gpu():
     with pytest.raises(DeviceError) as caught:
         prepare("no/such/model", "int4", dtype="bfloat16")
     assert str(caught.value) == (
-        "int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too"
+        "int4: needs an NVIDIA GPU of compute capability 8.0; this is the CPU. bnb4 and gptq run here too"
     )
 
 
 @pytest.mark.parametrize(
     ("gpu", "dtype", "line"),
     [
-        (Gpu("NVIDIA T4", (7, 5)), "bfloat16", "needs compute capability 8.0; this is NVIDIA T4 (7.5)"),
+        (
+            Gpu("NVIDIA T4", (7, 5)),
+            "bfloat16",
+            "needs an NVIDIA GPU of compute capability 8.0; this is NVIDIA T4 (7.5)",
+        ),
         (
             Gpu("AMD Instinct MI300X", (9, 4), hip="6.4"),
             "bfloat16",
-            "needs an NVIDIA GPU; this is AMD Instinct",
+            "needs an NVIDIA GPU of compute capability 8.0; this is AMD Instinct",
         ),
         (Gpu("NVIDIA H100", (9, 0)), "float16", "computes in bfloat16, not float16; use --dtype bfloat16"),
     ],
@@ -360,7 +364,11 @@ def test_fp8_says_at_once_that_it_needs_a_gpu():
 @pytest.mark.parametrize(
     ("capability", "dtype", "line"),
     [
-        ((8, 0), "bfloat16", "fp8: needs compute capability 8.9; this is NVIDIA A100 (8.0). int8-dynamic runs here"),
+        (
+            (8, 0),
+            "bfloat16",
+            "fp8: needs an NVIDIA GPU of compute capability 8.9; this is NVIDIA A100 (8.0). int8-dynamic runs here",
+        ),
         ((9, 0), "float16", "fp8: torch's product of rows gives bfloat16, not float16; use --dtype bfloat16"),
     ],
 )
