@@ -139,10 +139,8 @@ def _costs(row: Row, named: Row | None) -> str:
 def finished_rounds(records: Sequence[RunRecord]) -> int:
     """Return the number of finished rounds; the last round does not count if a variant has no record of it."""
     last = max(record.round for record in records)
-    is_finished = {record.variant.name for record in records if record.round == last} == {
-        record.variant.name for record in records
-    }
-    return last + is_finished
+    of_last = {record.variant.name for record in records if record.round == last}
+    return last + (of_last == {record.variant.name for record in records})
 
 
 def round_s(records: Sequence[RunRecord]) -> float | None:

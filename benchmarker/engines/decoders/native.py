@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -185,7 +185,8 @@ def module_kernels(model: PreTrainedModel, kernels: Mapping[int, str], experts: 
     for path, module in modules.items():
         kind, rows = module_kind(modules, path, head)
         own = [parameter for parameter in module.parameters(recurse=False) if parameter.ndim > 1]
-        name, origin = type(module).__name__, cast("Origin", "library")
+        name = type(module).__name__
+        origin: Origin = "library"
         if id(module) in kernels:
             name, origin = kernels[id(module)], "benchmarker"
         elif id(module) in fused:

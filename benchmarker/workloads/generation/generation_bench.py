@@ -203,13 +203,9 @@ def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmar
     if kernels is None or in_graph is None or in_graph >= kernels:
         return counted
     missing = f"the graph holds {in_graph:,} of the {kernels:,.0f} kernels of a step"
-    return {**counted, "cells": tuple(_invalid(cell, missing) for cell in record.cells)}
-
-
-def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
-    if cell.status != "ok":
-        return cell
-    return cell.model_copy(update={"status": "invalid", "error_kind": "incomplete_graph", "reason": reason})
+    invalid = {"status": "invalid", "error_kind": "incomplete_graph", "reason": missing}
+    cells = tuple(cell.model_copy(update=invalid) if cell.status == "ok" else cell for cell in record.cells)
+    return {**counted, "cells": cells}
 
 
 def profiled(

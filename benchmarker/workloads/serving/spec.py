@@ -133,8 +133,7 @@ class ServingProcedure(Procedure):
 
 def requests_of(point: Any, least: int) -> int:
     """Return the requests of a point or cell: `least`, and more for a high concurrency or rate."""
-    closed: int = REQUESTS_PER_USER * point.concurrency
-    return max(least, closed, math.ceil(OPEN_LOOP_S * point.rate))
+    return max(least, REQUESTS_PER_USER * int(point.concurrency), math.ceil(OPEN_LOOP_S * float(point.rate)))
 
 
 class ServingJob(ModelJob):
