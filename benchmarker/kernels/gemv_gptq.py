@@ -1,7 +1,8 @@
 """W4A16 GEMV for GPTQ weights.
 
 `gemv_gptq.cu` uses tensor cores of Hopper and newer, in 16 bits, for groups of 128 inputs and zero points of 8. All
-other cases use `gemv_gptq_triton`. The GEMV is an opaque operator, because inductor does not launch kernels with PDL.
+other cases use `gemv_gptq_triton`. The GEMV is an opaque operator, because inductor does not use programmatic dependent
+launch.
 """
 
 from collections.abc import Sequence

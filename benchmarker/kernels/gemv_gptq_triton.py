@@ -148,7 +148,8 @@ def _weights(  # type: ignore[no-untyped-def]
     words, zeros, scales, step: tl.constexpr, column, outputs, pitch, groups,
     in_group: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, zeroed: tl.constexpr,
 ):  # fmt: skip
-    """Return a step's words, a tuple of [at_once, rows, columns]; its scales and zero points, [at_once, 1, columns]."""
+    """Return the packed words of `at_once` groups, one tensor [at_once, rows, columns] per part of a group, and the
+    groups' scales and zero points, [at_once, 1, columns]; the zero points are 0 if not `zeroed`."""
     parts = ()
     for part in tl.static_range(in_group // rows):
         group, word = _place(step, part, at_once, rows)

@@ -1,6 +1,7 @@
 """Argmax of one sequence's logits by two small kernels: argmax of each part, then argmax over the parts.
 
-Qwen3-4B has 151,936 logits (300 KB), for which one program would take longer than a layer. Both kernels use PDL.
+Qwen3-4B has 151,936 logits (300 KB): a single program would need more time for them than a decoder layer takes. Both
+kernels use programmatic dependent launch (PDL).
 """
 
 import torch

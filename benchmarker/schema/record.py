@@ -248,7 +248,7 @@ class CellBase(Plain):
 
 
 def median_latency_s(cell: CellBase) -> float:
-    """Return the median of the samples, which must not be empty. `verify` passes a cell's raw JSON."""
+    """Return the median latency of the samples, of which there must be at least one."""
     return median(sample.latency_s for sample in cell.samples)
 
 

@@ -166,7 +166,7 @@ def fallback_notes(model: nn.Module) -> tuple[str, ...]:
 
 
 def expert_modules(model: nn.Module) -> list[Any]:
-    """Return the modules with fused experts, whose GEMM transformers selects by `config._experts_implementation`."""
+    """Return the modules with fused experts. `config._experts_implementation` selects the GEMM of these modules."""
     return [module for module in model.modules() if hasattr(module, "num_experts") and hasattr(module, "_apply_gate")]
 
 

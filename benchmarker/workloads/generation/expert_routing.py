@@ -1,8 +1,8 @@
 """Count of the experts that decode steps read, by an untimed forward pass over prompts and generated tokens with a hook
 on the experts of each layer.
 
-Several sequences of a batch may use the same expert in a step, which is read once. So a step reads at least the experts
-of one sequence, and at most the sum over all sequences.
+An expert that several sequences of a batch use in a step is read once. A step therefore reads at least the experts of
+one sequence, and at most the sum over all sequences.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def renamed(variant: VariantT, given: VariantT) -> VariantT:
 
 
 def runs_in_generate(engine: str, model: ModelFacts) -> bool:
-    """Return whether `benchmarker generate` has the engine, and the model has weights that are not random."""
+    """Return True if `benchmarker generate` can run this engine and the model's weights are not random."""
     model_id = model.checkpoint or model.id
     has_weights = not only_shipped(model_id) or model_id in models_with_weights()
     # A dummy of a hub id has the id's fingerprint if its shape ships, else none; the id has real weights.

@@ -35,7 +35,8 @@ def bound_of(loads: Sequence[Load]) -> str | None:
 
 
 def phase_shares(counters: Sequence[ServerCounters]) -> dict[str, float]:
-    """Return the shares of queue, prefill and decode in the requests' time, or that of the queue alone."""
+    """Return the shares of queue, prefill and decode in the requests' time; with servers that do not count these, the
+    share of the queue if they count it."""
 
     def total(value_of: Callable[[ServerCounters], float | None]) -> float | None:
         values = [value for each in counters if (value := value_of(each)) is not None]
