@@ -56,7 +56,7 @@ def hand_written(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     if "results" in page.parts:
         return re.split(r"\n\nThe tables[^\n]*, as `benchmarker compare|\n\n- (?:model|workload): ", text)[0]
-    return re.sub(r"(<!-- [^\n]* by script/make_docs.py -->\n)(?:\|[^\n]*\n)+", r"\1", text)
+    return re.sub(r"(<!-- [^\n]* by script/\w+\.py -->\n)(?:\|[^\n]*\n)+", r"\1", text)
 
 
 @pytest.mark.parametrize(
