@@ -12,9 +12,11 @@ import hashlib
 import importlib
 import json
 import logging
+import math
 import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from benchmarker.schema.model import ModelFacts
 
+LAYER = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.")
 SHAPE_KEYS = (
     "model_type",
     "num_hidden_layers",
@@ -106,6 +109,10 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
     Raises:
         ModelError: transformers cannot read the config, or it describes no causal language model with attention.
     """
+    heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if isinstance(heads, int) and isinstance(shared, int) and shared and heads % shared:
+        reason = f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({shared})"
+        raise ModelError(f"{model_id}: in its config.json, {reason}")
     if "vocab_size" in config and "num_attention_heads" in config:
         return config
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -271,8 +278,19 @@ def read_model(
             f"{checkpoint.model_id}: the checkpoint lacks {len(missing)} of the model's tensors ({missing[0]} first); "
             "is its config.json that of another model?"
         )
+    if further := further_layers(loaded[1]["unexpected_keys"], checkpoint.config):
+        raise ModelError(
+            f"{checkpoint.model_id}: the checkpoint has tensors of layers that its config.json does not have "
+            f"({further[0]} first); is it that of another model?"
+        )
     model.eval()
     return model
+
+
+def further_layers(keys: Iterable[str], config: dict[str, Any]) -> list[str]:
+    """Return the names of tensors of decoder layers, or of layers that predict further tokens, beyond the config's."""
+    layers = config.get("num_hidden_layers", math.inf) + (config.get("num_nextn_predict_layers") or 0)
+    return sorted(key for key in keys if (match := LAYER.match(key)) and int(match[1]) >= layers)
 
 
 def _text_config(checkpoint: Checkpoint) -> Any:

@@ -93,6 +93,25 @@ def test_weights_of_another_model_are_refused(model_folder):
     )
 
 
+def test_weights_with_more_layers_than_the_config_are_refused(model_folder):
+    config = json.loads((model_folder / "config.json").read_text())
+    layers = config["num_hidden_layers"] - 1
+    (model_folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    with pytest.raises(ModelError) as caught:
+        load(model_folder, "fp16")
+    assert str(caught.value) == (
+        f"{model_folder}: the checkpoint has tensors of layers that its config.json does not have "
+        f"(model.layers.{layers}.input_layernorm.weight first); is it that of another model?"
+    )
+
+
+def test_heads_that_do_not_share_evenly_are_refused(model_folder):
+    config = json.loads((model_folder / "config.json").read_text()) | {"num_key_value_heads": 3}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"num_attention_heads \(2\) is not a multiple of num_key_value_heads \(3\)"):
+        load(model_folder, "fp16")
+
+
 def test_weights_in_other_shapes_are_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 512}
     (model_folder / "config.json").write_text(json.dumps(config))
