@@ -31,13 +31,12 @@ def test_lengths_win_over_the_texts_of_a_config(tmp_path: Path) -> None:
     assert {(point.prompt, point.prompt_tokens) for point in asked.grid.points()} == {(None, 512)}
 
 
-def test_compile_beside_another_runtime_is_refused() -> None:
+def test_compile_beside_another_engine_is_refused() -> None:
     with pytest.raises(
-        SpecError, match="--runtime cuda_graph and --compile give two values of engine; give one of them"
+        SpecError, match="--engine cuda_graph and --compile give two values of engine; give one of them"
     ):
-        read_job(["--quant", "int8", "--runtime", "cuda_graph", "--compile"])
-    assert read_job(["--quant", "int8", "--runtime", "compile", "--compile"]).variant.engine == "compile"
-    assert read_job(["--runtime", "cuda_graph", "--engine", "cuda_graph"]).variant.engine == "cuda_graph"
+        read_job(["--quant", "int8", "--engine", "cuda_graph", "--compile"])
+    assert read_job(["--quant", "int8", "--engine", "compile", "--compile"]).variant.engine == "compile"
 
 
 def test_an_option_that_an_engine_does_not_have_is_refused() -> None:

@@ -23,7 +23,7 @@ IN_4_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit
 
 @pytest.mark.parametrize(("text", "quant"), [("nf4", "bnb4"), ("LLM.int8", "bnb8"), ("torchao_int4", "int4")])
 def test_a_name_that_can_mean_one_thing_is_understood(text, quant):
-    variant = resolve(VariantSpec.model_validate({"quant": text, "runtime": "compile"}))
+    variant = resolve(VariantSpec.model_validate({"quant": text, "engine": "compile"}))
     assert (variant.quant, variant.name) == (quant, f"{quant} compile")
 
 
