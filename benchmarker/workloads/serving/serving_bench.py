@@ -68,6 +68,7 @@ class Running:
     model: str
     vocabulary: int
     facts: ServerFacts
+    dataset: str = ""  # Label of the dataset.
     prompts: tuple[list[int], ...] = ()  # Token ids of the dataset's prompts.
     process: ServerProcess | None = None  # None for a server that was already running.
     memory: DeviceMemory | None = None
@@ -118,7 +119,8 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         raise UnsupportedError(f"{server.name}: {reason}")
     checkpoint = _checkpoint(job, device, session)
     path = job.grid.dataset
-    prompts = tuple(Dataset(Path(path)).prompts(load_tokenizer(checkpoint))) if path else ()
+    dataset = Dataset(Path(path)) if path else None
+    label, prompts = (dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))) if dataset else ("", ())
     longest = longest_request(job.grid.points(), prompts)
     refuse_too_long(job, checkpoint.config, longest)
     plan = _plan(job, server, checkpoint, device, session, positions=sum(longest))
@@ -139,7 +141,7 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         refuse_plain_weights(server, plan, checkpoint, facts)
         vocabulary = int(checkpoint.config["vocab_size"])
         yield Running(
-            server.name, process.url, MODEL, vocabulary, facts, prompts, process, memory, *_counted(job, device)
+            server.name, process.url, MODEL, vocabulary, facts, label, prompts, process, memory, *_counted(job, device)
         )
         is_good = True
     finally:
@@ -277,8 +279,7 @@ class ServingBench(Bench):
         )
 
     def cell(self, point: ServingPoint) -> ServingCell:
-        label = Dataset(Path(point.dataset)).label if point.dataset else ""
-        point = point._replace(dataset=label)
+        point = point._replace(dataset=self._running.dataset)
         text = json.dumps(self.requests(point, is_timed=True))
         sha256 = hashlib.sha256(f"{self._job.procedure.seed} {point} {text}".encode()).hexdigest()
         return ServingCell(**point._asdict(), status="ok", inputs_sha256=sha256)
