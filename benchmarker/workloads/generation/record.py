@@ -252,10 +252,19 @@ class GenerationRecord(RunRecord):
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:
         checked = newest_check(records)
-        return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
+        if checked and checked.verdict == "wrong":
+            return wrong_step_words(checked)
+        judged = max((each for each in records if each.quality or each.no_quality), key=_start, default=None)
+        if judged and judged.no_quality:
+            return judged.no_quality.reason if judged.no_quality.error_kind == "wrong_result" else None
+        return judged.quality.why_failed if judged and judged.quality else None
+
+
+def _start(record: GenerationRecord) -> str:
+    return record.started_at
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
     """Return the newest check of the timed step. Only one process of a sweep checks it."""
-    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    newest = sorted(records, key=_start, reverse=True)
     return next((record.step_divergence for record in newest if record.step_divergence), None)
