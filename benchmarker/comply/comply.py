@@ -124,8 +124,9 @@ def _in_process(job: Path, records: Iterable[Path], variant: str) -> Iterator[Fi
 
 
 def answer_line(file: ComplyFile) -> str:
-    passed, failed, skipped = file.of("passed"), file.of("failed"), file.of("not applicable")
-    end = f"; {len(skipped)} not applicable." if skipped else "."
+    passed, failed = file.of("passed"), file.of("failed")
+    others = {name: len(file.of(name)) for name in ("disturbed", "not applicable")}
+    end = "".join(f"; {count} {name}" for name, count in others.items() if count) + "."
     if not failed:
         return f"All {len(passed)} checks passed on {file.device}{end}"
     names = ", ".join(dict.fromkeys(finding.title for finding in failed))

@@ -13,7 +13,8 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.record_io import write_atomically
 
 COMPLY_FILE = "comply.json"
-Outcome = Literal["passed", "failed", "not applicable"]
+Outcome = Literal["passed", "failed", "disturbed", "not applicable"]
+"""`disturbed`: other programs explain a time outside its limits; the check decides nothing."""
 
 
 class Finding(Plain):
@@ -43,14 +44,18 @@ class ComplyFile(Plain):
 
     @property
     def passed_variants(self) -> list[str]:
-        """Names of the opened variants without a failed check."""
-        failed = {finding.variant for finding in self.of("failed")}
+        """Names of the opened variants without a failed or disturbed check."""
+        doubtful = {finding.variant for finding in (*self.of("failed"), *self.of("disturbed"))}
         names = dict.fromkeys(finding.variant for finding in self.of("passed"))
-        return [name for name in names if name and name not in failed]
+        return [name for name in names if name and name not in doubtful]
 
 
-def judged(check: str, text: str, *, holds: bool, variant: str | None = None) -> Finding:
-    return Finding(check=check, outcome="passed" if holds else "failed", text=text, variant=variant)
+def judged(
+    check: str, text: str, *, holds: bool, variant: str | None = None, disturbance: str | None = None
+) -> Finding:
+    outcome: Outcome = "passed" if holds else "disturbed" if disturbance else "failed"
+    text = f"{text}; {disturbance}" if outcome == "disturbed" else text
+    return Finding(check=check, outcome=outcome, text=text, variant=variant)
 
 
 def not_applicable(check: str, reason: str, variant: str | None = None) -> Finding:
@@ -81,7 +86,8 @@ def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
             lines.append(f"left out: {path}: {first_problem(error, ComplyFile)}")
             continue
         passed, failed = file.of("passed"), file.of("failed")
-        lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
+        doubtful = (*failed, *file.of("disturbed"))
+        lines += [f"{each.title}: {each.outcome} in `benchmarker comply`: {each.text}" for each in doubtful]
         names = file.passed_variants
         marked = f"; no check of {', '.join(names)} failed" if names else ""
         lines += [
