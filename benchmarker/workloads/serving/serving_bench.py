@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.core.formatting import gib, seconds
@@ -33,6 +34,7 @@ from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, Missing, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator
+from benchmarker.workloads.serving.output_check import DEATH_S, check_output
 from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.serving_requests import Dataset, Request, longest_request, make_requests
@@ -42,7 +44,6 @@ from benchmarker.workloads.session import Bench, Session, refuse_other_commit, t
 SMALLEST_VOCABULARY = 1000
 """Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
 WARMUP_REQUESTS = 4
-DEATH_S = 3.0  # Longest time from a server's first failed request until its process has ended.
 NEAR_PLAIN = 0.95
 """Share of the checkpoint's bytes above which weights are not quantized."""
 
@@ -139,6 +140,9 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         facts = facts.model_copy(update={"prefix_caching": job.grid.shared_prefix > 0})
         session.terminal.line(_started_words(server, facts))
         refuse_plain_weights(server, plan, checkpoint, facts)
+        if not has_random_weights(job.model) and (tokenizer := load_tokenizer(checkpoint)):
+            output = check_output(server, process, tokenizer, positions=sum(longest), terminal=session.terminal)
+            facts = facts.model_copy(update={"output": output})
         vocabulary = int(checkpoint.config["vocab_size"])
         yield Running(
             server.name, process.url, MODEL, vocabulary, facts, label, prompts, process, memory, *_counted(job, device)
