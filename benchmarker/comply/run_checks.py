@@ -147,14 +147,10 @@ def check_timed_output(subject: Subject) -> Finding:
     if cells:
         text += f"; it took {taken:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
     # Other programs lengthen a time, and neither shorten it nor change tokens.
-    is_excused = disturbance and taken > high and not wrong
-    return judged(
-        "timed output",
-        text,
-        holds=not wrong and low <= taken <= high,
-        variant=subject.variant,
-        disturbance=f"{disturbance}, in each of {TRIES} tries" if is_excused else None,
-    )
+    if disturbance and taken > high and not wrong:
+        text += f"; {disturbance}, in each of {TRIES} tries"
+        return judged("timed output", text, holds=False, variant=subject.variant, is_disturbed=True)
+    return subject.judged("timed output", text, holds=not wrong and low <= taken <= high)
 
 
 def undisturbed(subject: Subject, *, longest_s: float) -> tuple[Generation, str | None]:
@@ -164,9 +160,8 @@ def undisturbed(subject: Subject, *, longest_s: float) -> tuple[Generation, str 
         host.read()
         began_s = time.time()
         generation = subject.generate(subject.own)
-        ended_s = time.time()
         host.read()
-        load = host.between(began_s, ended_s)
+        load = host.between(began_s, time.time())
         disturbance = why_disturbed(load) if load else None
         if disturbance is None or seconds_of(generation) <= longest_s:
             break

@@ -224,9 +224,7 @@ def _judge(plan: Plan, subject: Subject, file: scoring.File, device: Device, pro
     scores = score(range(windows), replace=True)
     noise = score(spread(NOISE_WINDOWS, windows).tolist(), replace=False)
     if (nats := float(scores.nats.mean())) > MOST_NATS:
-        raise WrongResultError(
-            f"--quality: {plan.name} gives the text's own tokens {nats:.0f} nats; its output is wrong"
-        )
+        raise WrongResultError(f"--quality: {plan.name} predicts at {nats:.0f} nats a token: its output is wrong")
     value, error = perplexity(scores.nats)
     return Quality(
         size=plan.size,

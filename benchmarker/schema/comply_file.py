@@ -50,11 +50,8 @@ class ComplyFile(Plain):
         return [name for name in names if name and name not in doubtful]
 
 
-def judged(
-    check: str, text: str, *, holds: bool, variant: str | None = None, disturbance: str | None = None
-) -> Finding:
-    outcome: Outcome = "passed" if holds else "disturbed" if disturbance else "failed"
-    text = f"{text}; {disturbance}" if outcome == "disturbed" else text
+def judged(check: str, text: str, *, holds: bool, variant: str | None = None, is_disturbed: bool = False) -> Finding:
+    outcome: Outcome = "passed" if holds else "disturbed" if is_disturbed else "failed"
     return Finding(check=check, outcome=outcome, text=text, variant=variant)
 
 

@@ -103,7 +103,7 @@ class Server:
         """Start a newly installed program once. Raises EngineError."""
 
     def log_probabilities(self, url: str, ids: Sequence[int]) -> list[float | None]:
-        """Return the log-probability of each token but the first, by the prefill; None for a number that is not finite.
+        """Return the log-probability of each token but the first; None if it is not finite.
 
         Raises ServerError, LookupError or TypeError if the server gives none.
         """

@@ -254,17 +254,14 @@ class GenerationRecord(RunRecord):
         checked = newest_check(records)
         if checked and checked.verdict == "wrong":
             return wrong_step_words(checked)
-        judged = max((each for each in records if each.quality or each.no_quality), key=_start, default=None)
+        found = [record for record in records if record.quality or record.no_quality]
+        judged = max(found, key=lambda record: record.started_at, default=None)
         if judged and judged.no_quality:
             return judged.no_quality.reason if judged.no_quality.error_kind == "wrong_result" else None
         return judged.quality.why_failed if judged and judged.quality else None
 
 
-def _start(record: GenerationRecord) -> str:
-    return record.started_at
-
-
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
     """Return the newest check of the timed step. Only one process of a sweep checks it."""
-    newest = sorted(records, key=_start, reverse=True)
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     return next((record.step_divergence for record in newest if record.step_divergence), None)

