@@ -26,12 +26,11 @@ from benchmarker.quantization.base import FormOptions, Loaded, with_head
 from benchmarker.quantization.fp16 import FP16Options
 from benchmarker.quantization.load import load_model, load_quantized
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.read_architecture import describe
 from tests.loading import EMBEDDING, PARAMETERS, distance, facts_of, load, logits, prepare
-from tests.records import cell, record
+from tests.records import cell, compare_records, record
 from tests.records import load as load_record
 
 HEAD_BYTES = EMBEDDING + 2048 * (4 + 1)
