@@ -19,10 +19,10 @@ from benchmarker.execution.jobs import blank_record, changed_files, check_unchan
 from benchmarker.hardware.device import error_kind_of, find_device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.monitor import Surroundings
-from benchmarker.hardware.read_environment import cores, environment
+from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import CellBase, RunRecord, SampleBase
+from benchmarker.schema.record import CellBase, Environment, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
@@ -39,11 +39,11 @@ class Run(Session):
         self.workload = workload_of(job.workload)
         self.device = find_device(job.device)
         self._surroundings = surroundings
-        self._threads = choose_threads(surroundings) if surroundings and self.device.kind == "cpu" else None
         # Made before this process uses the device, so that memory of other programs does not count.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
         started, facts = datetime.now(UTC), environment(self.device)
+        facts, self._threads_line = self._with_threads(facts)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         folder = job.output or Path("results") / slug(facts.device.name.lower()) / slug(job.title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
@@ -55,8 +55,8 @@ class Run(Session):
         _check_writable(self.path.parent)
         environment = self.record.environment
         self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {environment.device.name}")
-        if self._threads:
-            self.terminal.line(self._threads)
+        if self._threads_line:
+            self.terminal.line(self._threads_line)
         for line in self._surroundings.before(environment) if self._surroundings else ():
             self.terminal.line(f"note: {line}")
         # A sweep can now read the progress of this process, also if it dies.
@@ -76,6 +76,18 @@ class Run(Session):
             raise
         self.keep(status="complete")
         return self.record
+
+    def _with_threads(self, found: Environment) -> tuple[Environment, str | None]:
+        """Set torch's number of threads on a CPU: by the free cores, or as the sweep chose for all of its processes."""
+        import torch
+
+        chosen, line = self._surroundings.with_free_threads(found) if self._surroundings else (found, None)
+        part, origin = self.job.part, self.job.origin
+        if part and part.place is None and origin and found.device.kind == "cpu":
+            chosen = found.model_copy(update={"threads": origin.environment.threads})
+        if chosen.threads != found.threads:
+            torch.set_num_threads(chosen.threads or 1)
+        return chosen, line
 
     def keep(self, **changes: Any) -> None:
         """Update the record, and write it to disk if it has cells, is complete, or belongs to a running sweep."""
@@ -165,20 +177,6 @@ class Run(Session):
         memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
         run, words = f"run {number}/{self.job.procedure.runs}", self.workload.sample_text(cell, sample)
         self.terminal.line(f"  {run}: latency {sample.latency_s:.4f} s, {words}{memory}")
-
-
-def choose_threads(surroundings: Surroundings) -> str | None:
-    """Limit torch's threads to the number of free cores, and return a message; None if the user set a number."""
-    import torch
-
-    if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
-        return None
-    available = cores()
-    free = surroundings.free_cores(available)
-    if free < torch.get_num_threads():
-        torch.set_num_threads(free)
-    cores_free = f"{free} of {available} cores are free"
-    return f"threads: {torch.get_num_threads()} ({cores_free}; OMP_NUM_THREADS sets another number)"
 
 
 def _check_writable(folder: Path) -> None:
