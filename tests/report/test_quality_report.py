@@ -304,7 +304,7 @@ def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such file; a data set is written NAME:CONFIG:SPLIT"),
+        (None, "no such file; a data set is written NAME:CONFIG:SPLIT; or give a text file, or leave --eval-text out for the shipped text"),
         (b" \n", "there is no text in it; give a text of at least a few kB"),
         (b"\xff", "not a text file in UTF-8"),
         (b"too short", "9 bytes, which is less than one window of 289 tokens; give a text of at least a few kB"),
