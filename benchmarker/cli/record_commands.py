@@ -146,17 +146,20 @@ def explain(
     """
     if form not in (formats := ("text", "markdown", "json")):
         raise SpecError(f"--format {form}: no such format{did_you_mean(form, formats)}")
+    from benchmarker.comparison.results import results_of_records
     from benchmarker.explain.explain import explanations_to_rows
     from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
     from benchmarker.logs.table_report import table_to_row
-    from benchmarker.report.compare import compare, compare_records
+    from benchmarker.report.compare import compare, explain_results
 
     files = [path for path in paths if is_log_or_trace(path)]
     if compare_tables and not files:
         raise SpecError("--compare shows the tables of a log side by side, and no log is given; records need no option")
     readings = [read_log_or_trace(path) for path in files]
     explained = [
-        compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
+        explain_results(results_of_records(reading.records, baseline=baseline, force=force))
+        for reading in readings
+        if reading.records
     ]
     if records := [path for path in paths if path not in files]:
         explained.append(compare(records, baseline=baseline, force=force))

@@ -6,6 +6,8 @@ import os
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +28,7 @@ from benchmarker.schema.record import CellBase, Environment, RunRecord, SampleBa
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
-from benchmarker.workloads.session import Bench, Session
+from benchmarker.workloads.session import Session
 
 
 class Run(Session):
@@ -52,6 +54,34 @@ class Run(Session):
 
     def execute(self) -> RunRecord:
         """Measure all cells of the job; raises BenchmarkerError or KeyboardInterrupt."""
+        self._begin()
+        with self._failure_kept():
+            check_unchanged(self.job, self.record.environment)
+            with self.workload.open(self.job, self.device, self) as bench:
+                self.ready()
+                # Files may change during loading, which takes minutes for a large model.
+                check_unchanged(self.job, self.record.environment)
+                self.keep(opened_at=time.time())
+                for point in self.job.points():
+                    before = self._announced(bench.cell(point))
+                    cell: CellBase = measure_cell(
+                        bench,
+                        point,
+                        self.job.procedure,
+                        self.device,
+                        device_memory=self.device_memory,
+                        after_each=partial(self._print_run, before),
+                        after_warmup=self._slow_warmup,
+                    )
+                    self.keep(cells=(*self.record.cells, self._finished(cell, point)), **bench.facts())
+                    if self.job.part and cell.status in ("oom_gpu", "oom_host"):
+                        # After an allocation failure the allocator is fragmented: the sweep starts a fresh process.
+                        break
+                self.keep(**bench.afterwards(self.record, self.path))
+        self.keep(status="complete")
+        return self.record
+
+    def _begin(self) -> None:
         _check_writable(self.path.parent)
         environment = self.record.environment
         self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {environment.device.name}")
@@ -59,10 +89,15 @@ class Run(Session):
             self.terminal.line(self._threads_line)
         for line in self._surroundings.before(environment) if self._surroundings else ():
             self.terminal.line(f"note: {line}")
+        for name in changed_files(self.job) if self.job.part is None else ():
+            self.terminal.line(f"note: {name} has changed since the job was saved")
         # A sweep can now read the progress of this process, also if it dies.
         self.keep()
+
+    @contextmanager
+    def _failure_kept(self) -> Iterator[None]:
         try:
-            self._measure()
+            yield
         except BaseException as error:
             # In a sweep, a variant that could not be loaded still gets a row.
             if self.record.cells or self.job.part:
@@ -74,8 +109,6 @@ class Run(Session):
             elif isinstance(error, KeyboardInterrupt):
                 self.terminal.line("no cell was finished: there is no record")
             raise
-        self.keep(status="complete")
-        return self.record
 
     def _with_threads(self, found: Environment) -> tuple[Environment, str | None]:
         """Set torch's number of threads on a CPU: by the free cores, or as the sweep chose for all of its processes."""
@@ -105,37 +138,13 @@ class Run(Session):
         # A workload that loads a model calls `begin_growth` again after importing its libraries.
         self.device.begin_growth()
 
-    def _measure(self) -> None:
-        check_unchanged(self.job, self.record.environment)
-        if self.job.part is None:
-            for name in changed_files(self.job):
-                self.terminal.line(f"note: {name} has changed since the job was saved")
-        with self.workload.open(self.job, self.device, self) as bench:
-            self.ready()
-            # Files may change during loading, which takes minutes for a large model.
-            check_unchanged(self.job, self.record.environment)
-            self.keep(opened_at=time.time())
-            for point in self.job.points():
-                cell = self._measured(bench, point)
-                self.keep(cells=(*self.record.cells, cell), **bench.facts())
-                if self.job.part and cell.status in ("oom_gpu", "oom_host"):
-                    # After an allocation failure the allocator is fragmented: the sweep starts a fresh process.
-                    break
-            self.keep(**bench.afterwards(self.record, self.path))
-
-    def _measured(self, bench: Bench, point: Any) -> CellBase:
-        before = bench.cell(point)
-        self.terminal.line(self.workload.cell_text(before))
+    def _announced(self, cell: CellBase) -> CellBase:
+        self.terminal.line(self.workload.cell_text(cell))
         self._read(now=True)
-        cell: CellBase = measure_cell(
-            bench,
-            point,
-            self.job.procedure,
-            self.device,
-            device_memory=self.device_memory,
-            after_each=partial(self._print_run, before),
-            after_warmup=self._slow_warmup,
-        )
+        return cell
+
+    def _finished(self, cell: CellBase, point: Any) -> CellBase:
+        """Return the cell with its key and, if other programs disturbed it, with a flag."""
         self._read(now=True)
         if self._surroundings:
             cell, why = self._surroundings.beside(cell, own_processes=self.job.processes)

@@ -15,11 +15,10 @@ import pytest
 from benchmarker.checkpoints.files import read_config
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.measure.repeat import warm_up
-from benchmarker.report.compare import compare_records
 from benchmarker.schema.record import SampleBase
 from benchmarker.workloads.generation.generation_bench import open_bench
 from tests.cli.test_cli import typed
-from tests.records import cell, environment, record, save
+from tests.records import cell, compare_records, environment, record, save
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.evaluation_text import REMEDY, read_text
 from benchmarker.quantization import base
 from benchmarker.report.answer import recommendation_blocks
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.quality import Quality, TaskResult, quality_line
 from benchmarker.workloads.generation import generation_quality as judging
@@ -24,6 +24,7 @@ from benchmarker.workloads.generation.reading.baseline import greedy_tokens_in_c
 from tests import records
 from tests.faults.stage import Stage
 from tests.jobs import job_of
+from tests.records import compare_records
 
 
 def judged() -> str:

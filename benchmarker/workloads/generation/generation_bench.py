@@ -32,7 +32,7 @@ from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_wor
 from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.generation_job import form_of, refuse_too_large
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
-from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
+from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Point
@@ -236,7 +236,7 @@ def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Genera
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm-up: the cache shape of this length may be new
     profile = profile_step(
-        step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(step)
+        step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(benchmarker)
     )
     return GenerationProfile(
         # The fields, not `model_dump()`: they are validated values already.
@@ -249,8 +249,8 @@ def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Genera
     )
 
 
-def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
-    first_ns = step.first_token_ns
+def _cuts(benchmarker: SourceBenchmarker) -> tuple[Cut, ...]:
+    first_ns = benchmarker.repeats.first_token_ns
     return () if first_ns is None else (Cut("prefill", None), Cut("decode", first_ns))
 
 
