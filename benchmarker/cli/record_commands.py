@@ -283,6 +283,8 @@ def verify(paths: Records) -> None:
         f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
     ]
     numbers = f"{verified.numbers} numbers of {plural(verified.records, 'record', 'records')}"
+    if verified.discarded:
+        numbers += f" and {plural(verified.discarded, 'discarded try', 'discarded tries')}"
     terminal.line(f"{numbers} checked: " + (", ".join(filter(None, wrong)) or "all follow from the raw samples"))
     if not verified.is_right:
         raise typer.Exit(1)

@@ -147,9 +147,11 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
     code, printed = typed("history")
     assert code == 0
     assert printed.splitlines()[-1].split() == ["int8", "3", "2026-03-03", "10:00"]
-    code, printed = typed("history", "int4", folder)
-    assert code == 2
-    assert "no record of that variant" in printed
+    save(tmp_path / "other", record("fp16", name="ring"), record("int8"))
+    for variant, hint in (("nothing", "`benchmarker history` lists the variants"), ("int9", "did you mean 'int8'?")):
+        code, printed = typed("history", variant, tmp_path / "other")
+        assert code == 2
+        assert printed.endswith(f"error: history {variant}: no record of that variant; {hint}\n")
 
 
 def test_compare_shows_the_requested_columns_in_the_requested_order(tmp_path):
