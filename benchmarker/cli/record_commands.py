@@ -237,6 +237,10 @@ def history(
 def comply(
     path: Annotated[Path, typer.Argument(metavar="FOLDER|CONFIG", help="Folder of a sweep, or a config to measure.")],
     variant: Annotated[list[str] | None, typer.Option(help="Variant whose model is checked; all by default.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for comply.json.  \\[default: that of a sweep on this machine]"),
+    ] = None,
 ) -> None:
     """Check the measurements of a sweep on this machine, and write comply.json beside its records.
 
@@ -260,7 +264,7 @@ def comply(
 
         sweep_config(path, variant or [], terminal, Settings(rounds=1))
         folder = latest_sweep(RESULTS, path) or path
-    file = check_folder(folder, variant or [], terminal.line)
+    file = check_folder(folder, variant or [], terminal.line, output=output)
     terminal.show(comply_blocks(file))
     if file.of("failed"):
         raise typer.Exit(1)

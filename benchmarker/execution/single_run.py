@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ResultsError, sentence_of
+from benchmarker.core.errors import sentence_of
 from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
@@ -25,7 +24,7 @@ from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Environment, RunRecord, SampleBase
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import check_writable, write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
 from benchmarker.workloads.session import Session
@@ -82,7 +81,7 @@ class Run(Session):
         return self.record
 
     def _begin(self) -> None:
-        _check_writable(self.path.parent)
+        check_writable(self.path.parent)
         environment = self.record.environment
         self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {environment.device.name}")
         if self._threads_line:
@@ -186,13 +185,3 @@ class Run(Session):
         memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
         run, words = f"run {number}/{self.job.procedure.runs}", self.workload.sample_text(cell, sample)
         self.terminal.line(f"  {run}: latency {sample.latency_s:.4f} s, {words}{memory}")
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = f"results cannot be written there ({os.strerror(error.errno or 0)})"
-        raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error
