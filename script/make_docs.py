@@ -196,7 +196,7 @@ def config_page() -> str:
 
 def checkpoints_page() -> str:
     """Return the page of the formats of checkpoints, with the engines and devices that run each."""
-    sheet = format_sheet(is_here=False)
+    sheet = format_sheet()
     rows = [tuple(column.text(row) for column in sheet.columns) for row in sheet.rows]
     headings = tuple(column.heading for column in sheet.columns)
     parts = [
@@ -209,7 +209,7 @@ def checkpoints_page() -> str:
         "- {checkpoint: Qwen/Qwen3-4B-AWQ}\n```",
         "The weights are examined after a first forward pass. A checkpoint that transformers unpacked is invalid, "
         "with the reason `ran in bfloat16`, and has no speed-up. "
-        "Different tokenizers or chat templates are a caveat. `benchmarker doctor` prints this table with the "
+        "Different tokenizers or chat templates are a caveat. `benchmarker doctor` prints the first columns, with the "
         "packages that are not installed:",
         f"<!-- formats, by script/make_docs.py -->\n{markdown_table(headings, rows)}",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 from unittest.mock import patch
 
 from benchmarker.cli import run_command
+from benchmarker.cli.run_command import RunCommand
 from benchmarker.execution.jobs import make_job
 from benchmarker.schema.job import PROGRAM, Job, Procedure
 from benchmarker.workloads.generation.spec import (
@@ -46,9 +48,14 @@ def job_of(*, options: list[str] | None = None, **asked: Any) -> GenerationJob:
 def read_job(arguments: Sequence[str]) -> Any:
     """The job that `benchmarker run` makes of these arguments."""
     made: list[Job] = []
-    with patch.object(run_command, "measure_variant", lambda *given: made.append(run_command.job_of(*given))):
-        command, rest = run_command.command_and_rest(arguments)
-        command.main(rest, prog_name=PROGRAM, standalone_mode=False)
+
+    def prepared_run(job: Job, _: object) -> None:
+        made.append(job)
+        raise InterruptedError
+
+    replaced = patch.multiple(run_command, one_line_errors=nullcontext, _prepared_run=prepared_run)
+    with replaced, suppress(InterruptedError):
+        RunCommand(PROGRAM).main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
     (job,) = made
     return job.model_copy(update={"reproduce": f"{PROGRAM} {shlex.join(arguments)}".strip()})
 

@@ -19,6 +19,8 @@ def exchange(rank, arguments):
                 total = torch.tensor([arguments["first"] + rank.number])
                 dist.all_reduce(total)
                 return total.item()
+            case "threads":
+                return torch.get_num_threads()
             case "refuse":
                 raise UnsupportedError("not here")
             case "raise":

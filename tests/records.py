@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.errors import ErrorKind
+from benchmarker.report.compare import Comparison, explain_results
 from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts
 from benchmarker.schema.quality import Divergence, Quality
-from benchmarker.schema.record import DeviceFacts, Environment, Kernel, Memory, Missing
+from benchmarker.schema.record import DeviceFacts, Environment, Kernel, Memory, Missing, RunRecord
 from benchmarker.schema.record_io import write_record
 from benchmarker.workloads.generation.record import (
     GenerationCell,
@@ -248,3 +250,8 @@ def save(folder: Path, *records: GenerationRecord) -> Path:
     for index, one in enumerate(records):
         write_record(one, folder / f"{index:03}.json")
     return folder
+
+
+def compare_records(records: Sequence[RunRecord], **arguments: Any) -> Comparison:
+    """Compare records in memory, with the arguments of `results_of_records`."""
+    return explain_results(results_of_records(records, **arguments))

@@ -146,17 +146,20 @@ def explain(
     """
     if form not in (formats := ("text", "markdown", "json")):
         raise SpecError(f"--format {form}: no such format{did_you_mean(form, formats)}")
+    from benchmarker.comparison.results import results_of_records
     from benchmarker.explain.explain import explanations_to_rows
     from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
     from benchmarker.logs.table_report import table_to_row
-    from benchmarker.report.compare import compare, compare_records
+    from benchmarker.report.compare import compare, explain_results
 
     files = [path for path in paths if is_log_or_trace(path)]
     if compare_tables and not files:
         raise SpecError("--compare shows the tables of a log side by side, and no log is given; records need no option")
     readings = [read_log_or_trace(path) for path in files]
     explained = [
-        compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
+        explain_results(results_of_records(reading.records, baseline=baseline, force=force))
+        for reading in readings
+        if reading.records
     ]
     if records := [path for path in paths if path not in files]:
         explained.append(compare(records, baseline=baseline, force=force))
@@ -234,6 +237,10 @@ def history(
 def comply(
     path: Annotated[Path, typer.Argument(metavar="FOLDER|CONFIG", help="Folder of a sweep, or a config to measure.")],
     variant: Annotated[list[str] | None, typer.Option(help="Variant whose model is checked; all by default.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for comply.json.  \\[default: that of a sweep on this machine]"),
+    ] = None,
 ) -> None:
     """Check the measurements of a sweep on this machine, and write comply.json beside its records.
 
@@ -257,7 +264,7 @@ def comply(
 
         sweep_config(path, variant or [], terminal, Settings(rounds=1))
         folder = latest_sweep(RESULTS, path) or path
-    file = check_folder(folder, variant or [], terminal.line)
+    file = check_folder(folder, variant or [], terminal.line, output=output)
     terminal.show(comply_blocks(file))
     if file.of("failed"):
         raise typer.Exit(1)
@@ -280,6 +287,8 @@ def verify(paths: Records) -> None:
         f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
     ]
     numbers = f"{verified.numbers} numbers of {plural(verified.records, 'record', 'records')}"
+    if verified.discarded:
+        numbers += f" and {plural(verified.discarded, 'discarded try', 'discarded tries')}"
     terminal.line(f"{numbers} checked: " + (", ".join(filter(None, wrong)) or "all follow from the raw samples"))
     if not verified.is_right:
         raise typer.Exit(1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from benchmarker.core.tables import plain_line
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:
+    from benchmarker.execution.single_run import Run
     from benchmarker.schema.job import Job
     from benchmarker.workloads.base import Workload
 
@@ -38,9 +39,22 @@ class RunCommand(TyperCommand):
     """`benchmarker run`, with the options of the workload that its first word names."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        command, rest = command_and_rest(args)
-        name = f"{info_name} {args[0]}" if len(rest) < len(args) else info_name
-        return command.make_context(name, rest, parent, **extra)
+        """Return the context of a command that calls `measure_variant` with the values of the workload's options.
+
+        The workload is the first word, else that of the config, else text generation.
+        """
+        words = list(args)
+        is_named = words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1)
+        name = words.pop(0) if is_named else _workload_of_config(words) or DEFAULT_WORKLOAD
+        if content := saved_help(name, words):
+            command = command_of(content, dict)
+        else:
+            workload = workload_of(name)
+            command = command_of(run_help(workload), partial(measure_variant, workload))
+        return command.make_context(f"{info_name} {name}" if is_named else info_name, words, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        return ctx.command.invoke(ctx)
 
     @property
     def params(self) -> Any:
@@ -61,22 +75,7 @@ def main() -> None:
 
     print_what_can_be_printed()
     with one_line_errors():
-        command, rest = command_and_rest(sys.argv[1:])
-        command(rest, prog_name=PROGRAM)
-
-
-def command_and_rest(arguments: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command of a workload, which calls `measure_variant`, and its arguments.
-
-    The workload is the first word, else that of the config, else text generation.
-    """
-    words = list(arguments)
-    is_named = words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1)
-    name = words.pop(0) if is_named else _workload_of_config(words) or DEFAULT_WORKLOAD
-    if content := saved_help(name, words):
-        return command_of(content, dict), words
-    workload = workload_of(name)
-    return command_of(run_help(workload), partial(measure_variant, workload)), words
+        RunCommand(PROGRAM).main(prog_name=PROGRAM)
 
 
 def _workload_of_config(arguments: Sequence[str]) -> str | None:
@@ -92,48 +91,44 @@ def _workload_of_config(arguments: Sequence[str]) -> str | None:
 def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
     """Make a job from the option values, measure it, save its record and print the result."""
     with one_line_errors():
-        job = job_of(workload, values)
+        # Imported here, because the classes of a job take as long as the rest of `benchmarker --help`.
+        from benchmarker.execution.jobs import make_job
+
+        if values["job_file"]:
+            job = _saved_job(values)
+        else:
+            given = {name: values[name] for name in ("config", "variant", "device", "output")}
+            job = make_job(typed_values(workload, values), workload=workload.name, reproduce=_command_line(), **given)
         if values["find_limit"]:
-            _print_limit(job, values["find_limit"], Terminal(quiet=values["quiet"], verbose=values["verbose"]))
+            _print_limit(job, values)
             return
-        from benchmarker.hardware.monitor import Surroundings
-
-        surroundings = None if job.part else Surroundings()
-        if job.part:
-            end_with_parent()
-        with quiet_libraries(verbose=values["verbose"]) as streams, nullcontext() if job.part else sigterm_interrupts():
-            # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
-            # collections over them take a sixth of the import time.
-            with no_garbage_collection(), report_library_conflicts():
-                from benchmarker.execution.single_run import Run
-                from benchmarker.report.run_summary import print_result
-
-                gc.freeze()
-
-            terminal = Terminal(quiet=values["quiet"], verbose=values["verbose"], streams=streams)
-            run = Run(job, terminal, surroundings)
+        with _prepared_run(job, values) as run:
             record = run.execute()
             if not job.part:
-                print_result(record, run.path, terminal, workload)
+                from benchmarker.report.run_summary import print_result
+
+                print_result(record, run.path, run.terminal, workload)
     is_unjudged = any(getattr(record, name, None) for name in ("no_quality", "no_tasks"))
     if is_unjudged or any(cell.status != "ok" for cell in record.cells):
         raise typer.Exit(1)
 
 
-def job_of(workload: Workload, values: Mapping[str, Any]) -> Job:
-    # Imported here, because the classes of a job take as long as the rest of `benchmarker --help`.
-    from benchmarker.execution.jobs import make_job
+@contextmanager
+def _prepared_run(job: Job, values: Mapping[str, Any]) -> Iterator[Run]:
+    """Import the libraries and yield the run of a job. Until the context ends, only `Terminal` prints."""
+    from benchmarker.hardware.monitor import Surroundings
 
-    if values["job_file"] is None:
-        return make_job(
-            typed_values(workload, values),
-            workload=workload.name if workload.name != DEFAULT_WORKLOAD else None,
-            reproduce=_command_line(),
-            **{name: values[name] for name in ("config", "variant", "device", "output")},
-        )
-    if values["find_limit"]:
-        raise SpecError("--find-limit: a saved job contains its cells; leave --job out")
-    return _saved_job(values)
+    surroundings = None if job.part else Surroundings()
+    if job.part:
+        end_with_parent()
+    with quiet_libraries(verbose=values["verbose"]) as streams, nullcontext() if job.part else sigterm_interrupts():
+        # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
+        # collections over them take a sixth of the import time.
+        with no_garbage_collection(), report_library_conflicts():
+            from benchmarker.execution.single_run import Run
+
+            gc.freeze()
+        yield Run(job, Terminal(quiet=values["quiet"], verbose=values["verbose"], streams=streams), surroundings)
 
 
 def _saved_job(values: Mapping[str, Any]) -> Job:
@@ -141,6 +136,8 @@ def _saved_job(values: Mapping[str, Any]) -> Job:
     from benchmarker.schema.job import Part
 
     context, path = values["context"], values["job_file"]
+    if values["find_limit"]:
+        raise SpecError("--find-limit: a saved job contains its cells; leave --job out")
     sources = {parameter.opts[0]: context.get_parameter_source(parameter.name) for parameter in context.command.params}
     typed = [option for option, source in sources.items() if source and source.name == "COMMANDLINE"]
     if others := [option for option in typed if option not in WITH_JOB]:
@@ -162,13 +159,14 @@ def _command_line() -> str:
     return f"{PROGRAM} {shlex.join(arguments[1:] if arguments[:1] == ['run'] else arguments)}".strip()
 
 
-def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
+def _print_limit(job: Job, values: Mapping[str, Any]) -> None:
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.sweep_state import now_id
 
     title = slug(job.title.lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
-    limit = find_limit(job, axis, terminal, folder=folder)
+    terminal = Terminal(quiet=values["quiet"], verbose=values["verbose"])
+    limit = find_limit(job, values["find_limit"], terminal, folder=folder)
     place = plain_line(str(folder), longest=500)
     terminal.table([f"{plain_line(job.variant.name)}: {limit.words}", f"records: {place}"])
     if limit.largest is None:

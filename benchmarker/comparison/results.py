@@ -24,6 +24,7 @@ from benchmarker.schema.registry import Metric, workload_of
 
 ResultsT = TypeVar("ResultsT", bound=Results)
 Cells = Sequence[tuple[RunRecord, CellBase]]
+NO_SAMPLES = {"status": "error", "reason": "it has no samples"}
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "max": max}
 
 
@@ -104,62 +105,64 @@ def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:
 
 
 def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Row:
-    cells = [(record, cell) for record in records if (cell := cell_of(record, key))]
-    first = records[0]
-    void = type(first).why_void(records)
+    """Return the medians of a variant's cell over all its records, or the reason why it has none."""
+    first, cells = records[0], [(record, cell) for record in records if (cell := cell_of(record, key))]
+    workload, void = workload_of(first.workload), type(first).why_void(records)
+    fields: dict[str, Any] = {"variant": name, "cell": key, "workload": first.workload, "form": first.form}
+    fields |= {"family": first.family, "device": first.environment.device.name}
     good = [(record, cell) for record, cell in cells if cell.status == "ok" and cell.samples and not void]
-    fields: dict[str, Any] = {"status": "not measured"}
-    if good:
-        fields = {"status": "ok", **_measured(good)}
-    elif void:
-        fields = {"status": "invalid", "reason": void}
-    elif cells:
-        last = cells[-1][1]
-        status, reason = (last.status, last.reason) if last.status != "ok" else ("error", "it has no samples")
-        fields = {"status": status, "reason": reason}
-    elif records[-1].status == "failed":
-        fields = {"status": "failed", "reason": records[-1].reason}
-    measured = {record.moment for record, cell in cells if cell.status == "ok"}
-    failures = tuple(
-        Failure(record.round, cell.status, cell.reason, is_repeated=record.moment in measured)
-        for record, cell in cells
-        if good and cell.status != "ok"
-    )
-    shared = {"workload": first.workload, "variant": name, "form": first.form, "family": first.family}
-    fields |= {**shared, "device": first.environment.device.name, "cell": key, "failures": failures}
-    return workload_of(first.workload).row(fields, records, good)
-
-
-def _measured(good: Cells) -> dict[str, Any]:
-    workload = workload_of(good[0][0].workload)
-    latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
+    if not good:
+        return workload.row(fields | _why_not_measured(cells, void, records[-1]), records, good)
     first_cell, samples = good[0][1], [sample for _, cell in good for sample in cell.samples]
+    latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
     metrics = {
         metric.name: estimate(values, [value for sample in samples if (value := metric.of_repeat(first_cell, sample))])
         for metric in workload.metrics
         if (values := [*_values_by_round(metric, good).values()])
     }
-    facts = {
-        metric.name: COMBINE[metric.combine](values)
-        for metric in workload.metrics
-        if metric.of_cell and (values := [value for pair in good if (value := metric.of_cell(*pair)) is not None])
-    }
     ranking = workload.ranking(metrics)
     rates = _values_by_round(ranking, good).items()
-    clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
-    pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
-    floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
-    return {
-        "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
+    fields |= {
+        "status": "ok",
         "latency": estimate(list(latency_by_round.values()), [sample.latency_s for sample in samples]),
         "latency_by_round": latency_by_round,
         "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in rates},
         "metrics": metrics,
-        "facts": facts,
-        "peak_memory_bytes": max((peak for _, cell in good if (peak := _peak(cell)) is not None), default=None),
         "rounds": len(latency_by_round),
-        "processes": len(good),
         "runs": len(samples),
+    }
+    return workload.row(fields | _facts(workload.metrics, cells, good), records, good)
+
+
+def _why_not_measured(cells: Cells, void: str | None, record: RunRecord) -> dict[str, Any]:
+    if void:
+        return {"status": "invalid", "reason": void}
+    if cells:
+        last = cells[-1][1]
+        return {"status": last.status, "reason": last.reason} if last.status != "ok" else NO_SAMPLES
+    return {"status": "failed", "reason": record.reason} if record.status == "failed" else {"status": "not measured"}
+
+
+def _facts(metrics: Sequence[Metric], cells: Cells, good: Cells) -> dict[str, Any]:
+    """Return the fields of a row that are not times: memory, clock, floor, failed processes, and metrics of a cell."""
+    measured = {record.moment for record, cell in cells if cell.status == "ok"}
+    clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
+    pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
+    floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
+    return {
+        "facts": {
+            metric.name: COMBINE[metric.combine](values)
+            for metric in metrics
+            if metric.of_cell and (values := [value for pair in good if (value := metric.of_cell(*pair)) is not None])
+        },
+        "failures": tuple(
+            Failure(record.round, cell.status, cell.reason, is_repeated=record.moment in measured)
+            for record, cell in cells
+            if cell.status != "ok"
+        ),
+        "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
+        "peak_memory_bytes": max((peak for _, cell in good if (peak := _peak(cell)) is not None), default=None),
+        "processes": len(good),
         "clock_mhz": statistics.median(clocks) if clocks else None,
         "floor_s": geometric_mean(floors) if floors else None,
         "demand": pairs[0][1] if pairs else None,

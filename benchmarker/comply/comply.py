@@ -28,17 +28,20 @@ from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.comply_file import ComplyFile, Finding, judged, not_applicable, read_findings, write_findings
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import collect
+from benchmarker.schema.record_io import check_writable, collect
 from benchmarker.workloads.generation.spec import GenerationJob
 
 LIMIT_S = 300
 """Longest time of a variant's checks, loading included."""
 
 
-def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None]) -> ComplyFile:
+def comply(
+    folder: Path, variants: Sequence[str], report: Callable[[str], None], *, output: Path | None = None
+) -> ComplyFile:
     """Run all checks of a sweep's folder, and write comply.json after each variant.
 
     Args:
+        output: Folder for comply.json. By default that of the sweep, or none if this machine did not make its records.
         variants: Names of the variants whose models are loaded and checked; all if empty. Earlier findings of the other
             variants are kept.
         report: Prints a progress line; called before each step and after each check.
@@ -52,6 +55,12 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     results = results_of_records(collected.records, sweep_baseline=collected.baseline)
     device = find_device(jobs[0].device if jobs else "auto")
     device_name = environment(device).device.name
+    foreign = _why_foreign(jobs, collected.records, device_name)
+    output = output or (None if foreign else folder)
+    if output:
+        check_writable(output)
+    else:
+        report(f"note: comply.json is not written, because {foreign}; --output FOLDER writes it")
     if (load := load_per_core()) > BUSY_CORES:
         report(f"note: other programs use this machine ({load:.1f} per core): checks of times fail on a busy one")
     report("this machine: a planted delay and simulated sweeps")
@@ -60,12 +69,13 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     by_variant: dict[str, list[Path]] = defaultdict(list)
     for path, record in collected.files:
         by_variant[record.variant.name].append(path)
-    reason = _why_not_opened(jobs, collected.records, device_name)
+    is_generation = isinstance(next(iter(jobs), None), GenerationJob)
+    reason = foreign or ("" if is_generation else f"a check of generated tokens, not of {jobs[0].workload}")
     if reason:
         findings += [not_applicable(check, reason) for check in CHECKS]
     file = ComplyFile(benchmarker=__version__, device=device_name, findings=tuple(findings))
     chosen = variants or names
-    file = file.with_findings(_kept(folder, file, [name for name in names if name not in chosen]))
+    file = file.with_findings(_kept(output, file, [name for name in names if name not in chosen]))
     for name in () if reason else chosen:
         report(f"{name}: opening it again")
         found = []
@@ -73,26 +83,25 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
             report(f"  {finding.check}: {finding.outcome}")
             found.append(finding)
         file = file.with_findings(found)
-        write_findings(folder, file)
-    write_findings(folder, file)
+        if output:
+            write_findings(output, file)
+    if output:
+        write_findings(output, file)
     return file
 
 
-def _why_not_opened(jobs: Sequence[Job], records: Sequence[RunRecord], device_name: str) -> str | None:
+def _why_foreign(jobs: Sequence[Job], records: Sequence[RunRecord], device_name: str) -> str:
+    """Return why the records are not of a sweep on this machine, as those in results/reference; "" if they are."""
     if not jobs:
         return "the folder has no job-NAME.json, which a sweep writes"
-    if not isinstance(jobs[0], GenerationJob):
-        return f"a check of generated tokens, not of {jobs[0].workload}"
     names = sorted({record.environment.device.name for record in records})
-    if device_name not in names:
-        return f"the records are of {', '.join(names)}, and this device is {device_name}"
-    return None
+    return "" if device_name in names else f"the records are of {', '.join(names)}, and this device is {device_name}"
 
 
-def _kept(folder: Path, file: ComplyFile, names: Sequence[str]) -> list[Finding]:
+def _kept(folder: Path | None, file: ComplyFile, names: Sequence[str]) -> list[Finding]:
     """Return the earlier findings of these variants from this device and version."""
     try:
-        earlier = read_findings(folder)
+        earlier = read_findings(folder) if folder else file
     except (OSError, ValidationError):
         return []
     is_same = (earlier.device, earlier.benchmarker) == (file.device, file.benchmarker)

@@ -15,7 +15,6 @@ from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.comply_file import Finding, judged
-from benchmarker.workloads.generation.generation_step import GenerationStep
 
 DELAY_S, DELAY_NOISE = 0.005, 0.01  # Mean delay per token; its relative standard deviation.
 TOKENS = 40
@@ -63,8 +62,9 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
 
     def decode_s(mean_s: float) -> float:
         source = DelayedSource(mean_s * scale, random_times)
-        step = GenerationStep(lambda: source.generate([(0,)], TOKENS), new_tokens=TOKENS)
-        samples = measure(step, device, warmup=1, warmup_limit=1, runs=3).samples
+        samples = measure(
+            lambda: source.generate([(0,)], TOKENS).sample(TOKENS), device, warmup=1, warmup_limit=1, runs=3
+        ).samples
         return statistics.median(sample.tpot_s or 0.0 for sample in samples)
 
     plain: dict[int, float] = {}

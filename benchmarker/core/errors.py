@@ -106,7 +106,7 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def near_miss(word: str, names: Iterable[str], *, alike: float = 0.5) -> str | None:
+def near_miss(word: str, names: Iterable[str], *, alike: float = 0.6) -> str | None:
     """Return the most similar name; None if no similarity (0 to 1) reaches `alike`."""
     return next(iter(difflib.get_close_matches(word, sorted(names), n=1, cutoff=alike)), None)
 

@@ -64,6 +64,10 @@ class LocalProcess:
     """A rank's process on this host."""
 
     def __init__(self, number: int, port: int) -> None:
+        import torch
+
+        # The ranks of a CPU divide the number of threads that this process chose.
+        threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             # In this process's group, so that a signal to the group ends the rank too.
@@ -71,7 +75,7 @@ class LocalProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "RANK": str(number), PORT: str(port), PARENT: str(os.getpid())},
+            env={**os.environ, **threads, "RANK": str(number), PORT: str(port), PARENT: str(os.getpid())},
         )
 
     def has_ended(self) -> bool:

@@ -19,7 +19,7 @@ from benchmarker.doctor.findings import Finding, Machine, findings, look
 from benchmarker.doctor.instruments import Reading, readings
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.checkpoint_table import format_sheet
+from benchmarker.quantization.checkpoint_table import local_format_sheet
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
 from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
@@ -43,21 +43,21 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     except DeviceError as error:
         device, problem = find_device("cpu"), str(error)
     machine = look(device)
-    terminal.table([machine_lines(machine)])
+    terminal.show([machine_lines(machine)])
     if problem:
-        terminal.table([f"{bold(problem)} The following describes the processor."])
-    terminal.table([finding_lines(findings(machine))])
+        terminal.show([f"{bold(problem)} The following describes the processor."])
+    terminal.show([finding_lines(findings(machine))])
     outcomes = list(variants.look(machine, device))
     if not quick:
         outcomes = list(try_variants(outcomes, device, print_line=terminal.line))
-    terminal.table(outcome_table(outcomes, tried=not quick))
-    terminal.table([format_sheet(is_here=True)])
-    terminal.table([bullets([status.line for status in engine_statuses(device.kind)])])
+    terminal.show(outcome_table(outcomes, tried=not quick))
+    terminal.show([local_format_sheet()])
+    terminal.show([bullets([status.line for status in engine_statuses(device.kind)])])
     is_well = not problem and all_run(outcomes)
     if quick:
         return is_well
     instruments = list(readings(device))
-    terminal.table(reading_table(instruments))
+    terminal.show(reading_table(instruments))
     return is_well and all(reading.is_right is not False for reading in instruments)
 
 

@@ -44,6 +44,7 @@ class Form:
     engine_options: Options = field(default_factory=Options)
     gpus: int = 1  # Number of GPUs that share the model; on a CPU, number of processes.
     split: Split = "tensors"
+    is_share: bool = False  # True for the share of one GPU in a model that is split by tensors.
 
 
 @dataclass(frozen=True)

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ResultsError, sentence_of
+from benchmarker.core.errors import sentence_of
 from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
 from benchmarker.hardware.device import error_kind_of, find_device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.monitor import Surroundings
-from benchmarker.hardware.read_environment import cores, environment
+from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.schema.job import Job
-from benchmarker.schema.record import CellBase, RunRecord, SampleBase
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record import CellBase, Environment, RunRecord, SampleBase
+from benchmarker.schema.record_io import check_writable, write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
-from benchmarker.workloads.session import Bench, Session
+from benchmarker.workloads.session import Session
 
 
 class Run(Session):
@@ -39,11 +40,11 @@ class Run(Session):
         self.workload = workload_of(job.workload)
         self.device = find_device(job.device)
         self._surroundings = surroundings
-        self._threads = choose_threads(surroundings) if surroundings and self.device.kind == "cpu" else None
         # Made before this process uses the device, so that memory of other programs does not count.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
         started, facts = datetime.now(UTC), environment(self.device)
+        facts, self._threads_line = self._with_threads(facts)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         folder = job.output or Path("results") / slug(facts.device.name.lower()) / slug(job.title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
@@ -52,17 +53,50 @@ class Run(Session):
 
     def execute(self) -> RunRecord:
         """Measure all cells of the job; raises BenchmarkerError or KeyboardInterrupt."""
-        _check_writable(self.path.parent)
+        self._begin()
+        with self._failure_kept():
+            check_unchanged(self.job, self.record.environment)
+            with self.workload.open(self.job, self.device, self) as bench:
+                self.ready()
+                # Files may change during loading, which takes minutes for a large model.
+                check_unchanged(self.job, self.record.environment)
+                self.keep(opened_at=time.time())
+                for point in self.job.points():
+                    before = self._announced(bench.cell(point))
+                    cell: CellBase = measure_cell(
+                        bench,
+                        point,
+                        self.job.procedure,
+                        self.device,
+                        device_memory=self.device_memory,
+                        after_each=partial(self._print_run, before),
+                        after_warmup=self._slow_warmup,
+                    )
+                    self.keep(cells=(*self.record.cells, self._finished(cell, point)), **bench.facts())
+                    if self.job.part and cell.status in ("oom_gpu", "oom_host"):
+                        # After an allocation failure the allocator is fragmented: the sweep starts a fresh process.
+                        break
+                self.keep(**bench.afterwards(self.record, self.path))
+        self.keep(status="complete")
+        return self.record
+
+    def _begin(self) -> None:
+        check_writable(self.path.parent)
         environment = self.record.environment
         self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {environment.device.name}")
-        if self._threads:
-            self.terminal.line(self._threads)
+        if self._threads_line:
+            self.terminal.line(self._threads_line)
         for line in self._surroundings.before(environment) if self._surroundings else ():
             self.terminal.line(f"note: {line}")
+        for name in changed_files(self.job) if self.job.part is None else ():
+            self.terminal.line(f"note: {name} has changed since the job was saved")
         # A sweep can now read the progress of this process, also if it dies.
         self.keep()
+
+    @contextmanager
+    def _failure_kept(self) -> Iterator[None]:
         try:
-            self._measure()
+            yield
         except BaseException as error:
             # In a sweep, a variant that could not be loaded still gets a row.
             if self.record.cells or self.job.part:
@@ -74,8 +108,18 @@ class Run(Session):
             elif isinstance(error, KeyboardInterrupt):
                 self.terminal.line("no cell was finished: there is no record")
             raise
-        self.keep(status="complete")
-        return self.record
+
+    def _with_threads(self, found: Environment) -> tuple[Environment, str | None]:
+        """Set torch's number of threads on a CPU: by the free cores, or as the sweep chose for all of its processes."""
+        import torch
+
+        chosen, line = self._surroundings.with_free_threads(found) if self._surroundings else (found, None)
+        part, origin = self.job.part, self.job.origin
+        if part and part.place is None and origin and found.device.kind == "cpu":
+            chosen = found.model_copy(update={"threads": origin.environment.threads})
+        if chosen.threads != found.threads:
+            torch.set_num_threads(chosen.threads or 1)
+        return chosen, line
 
     def keep(self, **changes: Any) -> None:
         """Update the record, and write it to disk if it has cells, is complete, or belongs to a running sweep."""
@@ -93,37 +137,13 @@ class Run(Session):
         # A workload that loads a model calls `begin_growth` again after importing its libraries.
         self.device.begin_growth()
 
-    def _measure(self) -> None:
-        check_unchanged(self.job, self.record.environment)
-        if self.job.part is None:
-            for name in changed_files(self.job):
-                self.terminal.line(f"note: {name} has changed since the job was saved")
-        with self.workload.open(self.job, self.device, self) as bench:
-            self.ready()
-            # Files may change during loading, which takes minutes for a large model.
-            check_unchanged(self.job, self.record.environment)
-            self.keep(opened_at=time.time())
-            for point in self.job.points():
-                cell = self._measured(bench, point)
-                self.keep(cells=(*self.record.cells, cell), **bench.facts())
-                if self.job.part and cell.status in ("oom_gpu", "oom_host"):
-                    # After an allocation failure the allocator is fragmented: the sweep starts a fresh process.
-                    break
-            self.keep(**bench.afterwards(self.record, self.path))
-
-    def _measured(self, bench: Bench, point: Any) -> CellBase:
-        before = bench.cell(point)
-        self.terminal.line(self.workload.cell_text(before))
+    def _announced(self, cell: CellBase) -> CellBase:
+        self.terminal.line(self.workload.cell_text(cell))
         self._read(now=True)
-        cell: CellBase = measure_cell(
-            bench,
-            point,
-            self.job.procedure,
-            self.device,
-            device_memory=self.device_memory,
-            after_each=partial(self._print_run, before),
-            after_warmup=self._slow_warmup,
-        )
+        return cell
+
+    def _finished(self, cell: CellBase, point: Any) -> CellBase:
+        """Return the cell with its key and, if other programs disturbed it, with a flag."""
         self._read(now=True)
         if self._surroundings:
             cell, why = self._surroundings.beside(cell, own_processes=self.job.processes)
@@ -165,27 +185,3 @@ class Run(Session):
         memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
         run, words = f"run {number}/{self.job.procedure.runs}", self.workload.sample_text(cell, sample)
         self.terminal.line(f"  {run}: latency {sample.latency_s:.4f} s, {words}{memory}")
-
-
-def choose_threads(surroundings: Surroundings) -> str | None:
-    """Limit torch's threads to the number of free cores, and return a message; None if the user set a number."""
-    import torch
-
-    if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
-        return None
-    available = cores()
-    free = surroundings.free_cores(available)
-    if free < torch.get_num_threads():
-        torch.set_num_threads(free)
-    cores_free = f"{free} of {available} cores are free"
-    return f"threads: {torch.get_num_threads()} ({cores_free}; OMP_NUM_THREADS sets another number)"
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = f"results cannot be written there ({os.strerror(error.errno or 0)})"
-        raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error

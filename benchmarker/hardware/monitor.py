@@ -309,10 +309,20 @@ class Surroundings:
                 lines.append(f"{plural(others, 'other program uses', 'other programs use')} the GPU; end them")
         return lines
 
-    def free_cores(self, cores: int) -> int:
-        """Return the number of `cores` that other programs left idle since the start of this process, at least 1."""
-        load = self._load_so_far()
-        return max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
+    def with_free_threads(self, environment: Environment) -> tuple[Environment, str | None]:
+        """Return the environment with at most one thread per core that is free so far, and a line on that number.
+
+        The environment of a GPU, and one in which the user set a number, is returned as it is, without a line.
+        """
+        is_set = any(environment.variables.get(f"{library}_NUM_THREADS") for library in ("OMP", "MKL"))
+        if environment.device.kind != "cpu" or is_set:
+            return environment, None
+        load, cores = self._load_so_far(), environment.cores or 1
+        # Other programs may run on cores that a quota does not include.
+        free = max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
+        threads = min(environment.threads or cores, free)
+        line = f"threads: {threads} ({free} of {cores} cores are free; OMP_NUM_THREADS sets another number)"
+        return environment.model_copy(update={"threads": threads}), line
 
     def _load_so_far(self) -> HostLoad | None:
         self._host.read()

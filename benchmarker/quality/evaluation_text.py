@@ -21,6 +21,7 @@ from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySize
 
 SHIPPED = "evaluation.txt"
+REMEDY = "give a text file, or leave --eval-text out for the shipped text"
 SPLITS = ("test", "validation", "train")
 LEAST_BYTES = 289
 SCORED_FROM = 256
@@ -87,7 +88,7 @@ def _check_dataset(source: str) -> None:
     name = source.partition(":")[0]
     is_path = name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir()
     if is_path or source.endswith((".txt", ".md")) or source.count(":") > 2:
-        raise SpecError(f"--eval-text {source}: no such file; a data set is written NAME:CONFIG:SPLIT")
+        raise SpecError(f"--eval-text {source}: no such file; a data set is written NAME:CONFIG:SPLIT; or {REMEDY}")
     if importlib.util.find_spec("datasets") is None:
         raise MissingLibraryError(
             f"--eval-text {source}: no such file, and for a data set of that name the library 'datasets' is not "
@@ -106,7 +107,8 @@ def _read_dataset(source: str) -> Text:
     # is not installed.
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise SpecError(f"--eval-text {source}: no such file, and no data set that can be read: {reason}") from error
+        problem = f"no such file, and no data set that can be read: {reason}"
+        raise SpecError(f"--eval-text {source}: {problem}; {REMEDY}") from error
     split = split or next((name for name in SPLITS if name in parts), "")
     if split not in parts:
         raise SpecError(f"--eval-text {source}: no split '{split}'{did_you_mean(split, list(parts))}")

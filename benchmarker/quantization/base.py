@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.checkpoints.dummy import empty_model
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
@@ -142,21 +141,23 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 ONE_BY_ONE = "experts run one after the other (experts_implementation=eager): torchao has no batched product for them"
 
 
-def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
-    """Load a model and quantize it with a torchao config; a checkpoint saved by torchao keeps its own config."""
+def by_torchao(checkpoint: Checkpoint, config: Any) -> Any:
+    """Return the quantization config for transformers; None if torchao saved the checkpoint, with its own config."""
+    from torchao.quantization import FqnToConfig
     from transformers import TorchAoConfig
 
-    is_stored, experts = checkpoint.quantization is not None, checkpoint.fused_experts
-    if experts:
-        from torchao.quantization import FqnToConfig
+    if checkpoint.fused_experts:
+        config = FqnToConfig({"_default": config, **dict.fromkeys(checkpoint.fused_experts, config)})
+    return TorchAoConfig(config) if checkpoint.quantization is None else None
 
-        config = FqnToConfig({"_default": config, **dict.fromkeys(experts, config)})
-    model = read_model(checkpoint, target, quantization=None if is_stored else TorchAoConfig(config))
-    if experts:
-        model.set_experts_implementation("eager")
+
+def loaded_by_torchao(model: PreTrainedModel, checkpoint: Checkpoint, options: Options, target: Target) -> Loaded:
     tied = ", tied to the embedding" if is_tied(model) else ""
     notes = () if has_int8_head(options) else (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
-    return Loaded(model, notes=(*notes, ONE_BY_ONE) if experts else notes)
+    if not checkpoint.fused_experts:
+        return Loaded(model, notes)
+    model.set_experts_implementation("eager")
+    return Loaded(model, (*notes, ONE_BY_ONE))
 
 
 def reads_torchao(config_name: str) -> Callable[[dict[str, Any]], bool]:

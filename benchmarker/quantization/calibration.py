@@ -11,6 +11,8 @@ from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError, read_problem
 from benchmarker.schema.base import DType
 
+REMEDY = "give a text file, or leave --calibration out for the shipped text"
+
 
 def calibration_text(path: str | None) -> str:
     if path is None:
@@ -18,7 +20,7 @@ def calibration_text(path: str | None) -> str:
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
-        raise SpecError(read_problem(f"--calibration {path}", error)) from error
+        raise SpecError(f"{read_problem(f'--calibration {path}', error)}; {REMEDY}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"--calibration {path}: not a text file in UTF-8") from error
 

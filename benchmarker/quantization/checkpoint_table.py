@@ -69,21 +69,33 @@ ROWS = (
 )
 
 
-def format_sheet(*, is_here: bool) -> Sheet:
-    """Return the table; if `is_here`, it lists only the required packages that are not installed."""
-
-    def needs(row: FormatRow) -> str:
-        packages = [name for name in row.needs if not is_here or installed_version(name) is None]
-        return ", ".join(packages) or "-"
-
+def format_sheet() -> Sheet:
+    """Return the whole table, with the packages that each format requires."""
     columns: list[Column[Any]] = [
-        Column("checkpoint", lambda row: row.name, "left"),
-        Column("--quant", lambda row: row.quant, "left"),
-        Column("eager, cuda_graph, compile: packed on", lambda row: row.packed_on, "left"),
-        Column("not installed" if is_here else "needs", needs, "left"),
+        *_first_columns("eager, cuda_graph, compile: packed on"),
+        Column("needs", lambda row: ", ".join(row.needs) or "-", "left"),
         Column("native", lambda row: row.native, "left"),
         Column("vllm", lambda row: row.vllm, "left"),
         Column("sglang", lambda row: row.sglang, "left"),
         Column("llama-cpp", lambda row: row.llama_cpp, "left"),
     ]
     return Sheet("Quantized checkpoints", columns, ROWS)
+
+
+def local_format_sheet() -> Sheet:
+    """Return the columns of eager, cuda_graph and compile, with the required packages that are not installed."""
+
+    def lacking(row: FormatRow) -> str:
+        return ", ".join(name for name in row.needs if installed_version(name) is None) or "-"
+
+    columns: list[Column[Any]] = [*_first_columns("packed on"), Column("not installed", lacking, "left")]
+    title = "Quantized checkpoints in eager, cuda_graph and compile (other engines: docs/checkpoints.md)"
+    return Sheet(title, columns, ROWS)
+
+
+def _first_columns(packed_on: str) -> list[Column[Any]]:
+    return [
+        Column("checkpoint", lambda row: row.name, "left"),
+        Column("--quant", lambda row: row.quant, "left"),
+        Column(packed_on, lambda row: row.packed_on, "left"),
+    ]

@@ -316,10 +316,13 @@ def prepare_and_load(
 
 def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
     """Load a prepared checkpoint with the requested output layer; UnsupportedError if no weight is quantized."""
-    refusal = file_refusal(quant, checkpoint)
-    if refusal:
+    if refusal := file_refusal(quant, checkpoint):
         raise UnsupportedError(refusal)
-    loaded = LOADERS[quant].load(checkpoint, options, target, progress)
+    return with_output_layer(LOADERS[quant].load(checkpoint, options, target, progress), quant, checkpoint, options)
+
+
+def with_output_layer(loaded: Loaded, quant: str, checkpoint: Checkpoint, options: Options) -> Loaded:
+    """Return the model with the requested output layer; UnsupportedError if no weight is quantized."""
     is_made_here = checkpoint.quantization is None or checkpoint.is_gguf
     if LOADERS[quant].has_low_bits and is_made_here and not quantized_linears(loaded.model):
         raise UnsupportedError(_nothing_quantized(quant, loaded.model))

@@ -7,8 +7,17 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, check_nvidia, load_torchao, reads_torchao
+from benchmarker.quantization.base import (
+    FormOptions,
+    Loaded,
+    Loader,
+    by_torchao,
+    check_nvidia,
+    loaded_by_torchao,
+    reads_torchao,
+)
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 tensor cores.
 
@@ -25,7 +34,8 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress:
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
 
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how)
+    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, how))
+    return loaded_by_torchao(model, checkpoint, options, target)
 
 
 LOADER: Loader = Loader(

@@ -10,13 +10,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
     Loader,
+    by_torchao,
     check_nvidia,
-    load_torchao,
+    loaded_by_torchao,
     reads_torchao,
     torchao_group,
 )
@@ -43,7 +45,8 @@ def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     check_groups(checkpoint, options)
-    return load_torchao(checkpoint, options, target, torchao_config(options))
+    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, torchao_config(options)))
+    return loaded_by_torchao(model, checkpoint, options, target)
 
 
 def torchao_config(options: Int4Options) -> Any:

@@ -11,12 +11,14 @@ from typing import Annotated
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
     Loader,
-    load_torchao,
+    by_torchao,
+    loaded_by_torchao,
     reads_torchao,
     torchao_group,
     with_fused_experts,
@@ -41,7 +43,8 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
         )
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how)
+    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, how))
+    return loaded_by_torchao(model, checkpoint, options, target)
 
 
 LOADER: Loader = Loader(

@@ -9,14 +9,24 @@ which synchronizes at every layer and prevents CUDA graphs. Embedding, norms and
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, with_fused_experts
+from benchmarker.checkpoints.read_model import read_model
+from benchmarker.quantization.base import (
+    FormOptions,
+    Loaded,
+    Loader,
+    by_torchao,
+    loaded_by_torchao,
+    reads_torchao,
+    with_fused_experts,
+)
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
 
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how)
+    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, how))
+    return loaded_by_torchao(model, checkpoint, options, target)
 
 
 LOADER: Loader = Loader(

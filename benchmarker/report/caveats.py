@@ -92,10 +92,12 @@ def _platform(record: RunRecord) -> str:
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
-    processes = dict.fromkeys((record.variant.name for record in records), 0)
+    rounds: dict[str, set[object]] = {record.variant.name: set() for record in records}
     for record in records:
-        processes[record.variant.name] += not record.is_disturbed
-    least, most = min(processes.values()), max(processes.values())
+        if not record.is_discarded:
+            # The disturbed cells of a round were measured again in another process.
+            rounds[record.variant.name].add(record.moment if record.sweep else record.run_id)
+    least, most = min(map(len, rounds.values())), max(map(len, rounds.values()))
     many = f"{least} to {most} processes" if least != most else plural(least, "process", "processes")
     fork = "one process per round imports the libraries; each variant is a fork of it"
     forks = in_brackets(fork if any(record.forked for record in records) else "")

@@ -95,7 +95,7 @@ def compare(
 def _compare_collected(collected: Collected, *, baseline: str | None, force: bool) -> Comparison:
     folders = sorted({path.parent for path, _ in collected.files}, key=str)
     try:
-        comparison = compare_records(
+        results = results_of_records(
             collected.records,
             baseline=baseline,
             sweep_baseline=collected.baseline,
@@ -112,7 +112,7 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
         raise ResultsError(
             f"{len(folders)} folders of records, which do not all compare; give one of those in {above}: {names}"
         ) from error
-    return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
+    return replace(explain_results(results), resume=collected.resume, complied=comply_lines(folders))
 
 
 def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison:
@@ -155,18 +155,7 @@ def _of_sweep(explanation: AnyExplanation, sweep: str) -> AnyExplanation:
     return replace(explanation, variant=f"{explanation.variant} ({sweep})")
 
 
-def compare_records(
-    records: Sequence[RunRecord],
-    *,
-    baseline: str | None = None,
-    sweep_baseline: str | None = None,
-    force: bool = False,
-    problems: tuple[str, ...] = (),
-) -> Comparison:
-    """Compare records in memory. The arguments are those of `results_of_records`."""
-    results = results_of_records(
-        records, baseline=baseline, sweep_baseline=sweep_baseline, force=force, problems=problems
-    )
+def explain_results(results: Results) -> Comparison:
     explained = tuple(explain(name, members) for name, members in results.members.items())
     verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
     # With --force, the cause of a difference may be the device or a version instead of the variant.

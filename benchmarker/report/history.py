@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of, shown_value
-from benchmarker.core.errors import ResultsError, did_you_mean
+from benchmarker.core.errors import ResultsError, near_miss
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.schema.record import DISTURBING, RunRecord
@@ -34,8 +34,9 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
         if record.variant.name == variant:
             runs[record.workload, record.sweep or record.run_id].append((path, record))
     if not runs:
-        names = sorted({record.variant.name for record in collected.records})
-        raise ResultsError(f"history {variant}: no record of that variant{did_you_mean(variant, names)}")
+        near = near_miss(variant, {record.variant.name for record in collected.records})
+        hint = f"did you mean '{near}'?" if near else "`benchmarker history` lists the variants"
+        raise ResultsError(f"history {variant}: no record of that variant; {hint}")
     groups: dict[tuple[str, CellKey], list[Past]] = defaultdict(list)
     for members in runs.values():
         records = sorted((record for _, record in members), key=lambda record: record.started_at)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
 from benchmarker.report.answer import answer
 from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory
-from benchmarker.report.compare import Comparison, compare_records
+from benchmarker.report.compare import Comparison, explain_results
 from benchmarker.schema import record_io
 from benchmarker.schema.record import DISTURBING, CellBase, RunRecord, status_words
 from benchmarker.schema.registry import Axis, Metric, workload_of
@@ -28,7 +29,7 @@ DISTURBED = "Other programs disturbed the run: its speed is not explained. Measu
 
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
     if workload.explains_runs:
-        comparison = compare_records([record])
+        comparison = explain_results(results_of_records([record]))
         terminal.show(run_blocks(comparison))
         for reason in comparison.reasons:
             terminal.table([reason], detail=True)
@@ -77,7 +78,7 @@ class ShownRecord(RunRecord):
     """Record that a notebook shows as a summary of the run."""
 
     def _repr_markdown_(self) -> str:
-        return to_markdown(run_blocks(compare_records([self])))
+        return to_markdown(run_blocks(explain_results(results_of_records([self]))))
 
 
 def read_record(path: str | Path) -> ShownRecord:

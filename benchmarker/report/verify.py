@@ -52,6 +52,7 @@ class Verified:
     """Number of checked values, and the values that are wrong."""
 
     records: int
+    discarded: int  # Records of tries without a value, which are checked as well.
     numbers: int
     mismatches: tuple[Check, ...]
     problems: tuple[str, ...]  # Files that could not be read.
@@ -99,7 +100,9 @@ def verify(paths: Sequence[str | Path]) -> Verified:
             checks += _comparison_checks(files, side.baseline)
     mismatches = tuple(replace(check, file=file) for file, check in checks if not check.holds)
     problems = tuple(problem for side in sides for problem in side.problems)
-    return Verified(sum(len(side.files) for side in sides), len(checks), mismatches, problems)
+    records = [record for side in sides for record in side.records]
+    discarded = sum(record.is_discarded for record in records)
+    return Verified(len(records) - discarded, discarded, len(checks), mismatches, problems)
 
 
 def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None) -> Iterator[tuple[str, Check]]:

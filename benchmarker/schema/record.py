@@ -340,6 +340,11 @@ class RunRecord(Plain):
         return bool(self.cells) and all(cell.error_kind in DISTURBANCES for cell in self.cells)
 
     @property
+    def is_discarded(self) -> bool:
+        """True if the record counts as no process: it is disturbed, or was stopped before its first cell."""
+        return self.is_disturbed or (not self.cells and self.status in ("running", "interrupted"))
+
+    @property
     def setup_s(self) -> float | None:
         """Seconds of the first generation at a new shape, with its compilation."""
         return None

@@ -29,6 +29,17 @@ def write_record(record: RunRecord, path: Path) -> None:
     write_atomically(path, record.model_dump_json(indent=1) + "\n")
 
 
+def check_writable(folder: Path) -> None:
+    """Make the folder if necessary; raises ResultsError if no file can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = f"results cannot be written there ({os.strerror(error.errno or 0)})"
+        raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a file beside `path`, flush it to the disk, and rename it. Raises ResultsError."""
     temporary = ""

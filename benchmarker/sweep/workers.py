@@ -19,7 +19,7 @@ from typing import Protocol
 
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.execution.jobs import cell_keys, changed_files
-from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor, load_per_core
+from benchmarker.hardware.monitor import HostGauge, Monitor, Surroundings, find_monitor, load_per_core
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
@@ -52,6 +52,7 @@ class Tools:
     watch_host: Callable[[int], HostGauge] | None = HostGauge
     look_for: Callable[[Job], str | None] = look_for
     load_per_core: Callable[[], float] = load_per_core
+    surroundings: Callable[[], Surroundings] = Surroundings
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,9 @@ class LocalPool(Pool):
         # A resumed sweep goes on with the commit that it began with.
         commit = None if request.settings.resume else self._tools.look_for(jobs[0])
         if not self._numbers:
-            self._environments[None] = prepare_host(device, command=self._tools.prepare_host)
+            surroundings = self._tools.surroundings()
+            found = prepare_host(device, command=self._tools.prepare_host)
+            self._environments[None] = _with_threads(found, surroundings, request.saved, print_line)
         else:
             print_line(f"{first.name}: preparing the checkpoints")
             # An interruption does not wait for these threads. Their processes end with this one.
@@ -306,6 +309,18 @@ class LocalPool(Pool):
             while (item := self._inboxes[worker.name].get()) and not self._stop.requests:
                 work, equipment.shares_host = item
                 self._events.put(do(self._sweep, equipment, worker, work))
+
+
+def _with_threads(
+    found: Environment, surroundings: Surroundings, saved: Sequence[Job], print_line: Callable[[str], None]
+) -> Environment:
+    """Choose the number of threads of all processes of a sweep on a CPU; a resumed sweep keeps its number."""
+    chosen, line = surroundings.with_free_threads(found)
+    if line and (threads := next((job.origin.environment.threads for job in saved if job.origin), None)):
+        chosen, line = chosen.model_copy(update={"threads": threads}), f"threads: {threads}, as when this sweep began"
+    if line:
+        print_line(line)
+    return chosen
 
 
 def visible_card(number: int, visible: str | None) -> str:

@@ -15,11 +15,10 @@ import pytest
 from benchmarker.checkpoints.files import read_config
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.measure.repeat import warm_up
-from benchmarker.report.compare import compare_records
 from benchmarker.schema.record import SampleBase
-from benchmarker.workloads.generation.generation_bench import open_bench
+from benchmarker.workloads.generation.workload import WORKLOAD
 from tests.cli.test_cli import typed
-from tests.records import cell, environment, record, save
+from tests.records import cell, compare_records, environment, record, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +73,7 @@ def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded():
     untouched: Any = None
     with (
         pytest.raises(UnsupportedError, match="a CPU has no graphs to capture; use --engine eager or compile there"),
-        open_bench(job, processor, untouched),
+        WORKLOAD.open(job, processor, untouched),
     ):
         pass
 
@@ -148,9 +147,11 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
     code, printed = typed("history")
     assert code == 0
     assert printed.splitlines()[-1].split() == ["int8", "3", "2026-03-03", "10:00"]
-    code, printed = typed("history", "int4", folder)
-    assert code == 2
-    assert "no record of that variant" in printed
+    save(tmp_path / "other", record("fp16", name="ring"), record("int8"))
+    for variant, hint in (("nothing", "`benchmarker history` lists the variants"), ("int9", "did you mean 'int8'?")):
+        code, printed = typed("history", variant, tmp_path / "other")
+        assert code == 2
+        assert printed.endswith(f"error: history {variant}: no record of that variant; {hint}\n")
 
 
 def test_compare_shows_the_requested_columns_in_the_requested_order(tmp_path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.report.caveats import find_drift
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.workloads.generation.record import GenerationRecord
-from tests.records import cell, record
+from tests.records import cell, compare_records, record
 
 MINUTE_S = 60.0
 CHANCE = (1.001, 0.998, 1.002, 0.999, 1.0, 1.001, 0.999, 1.0, 0.998, 1.002)

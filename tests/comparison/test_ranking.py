@@ -11,8 +11,8 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_decide
 from benchmarker.report.answer import round_s
 from benchmarker.report.columns import first_table
-from benchmarker.report.compare import compare_records, sheets
-from tests.records import cell, record, sample
+from benchmarker.report.compare import sheets
+from tests.records import cell, compare_records, record, sample
 
 
 def test_a_variant_is_compared_with_the_unquantized_one_in_its_engine_and_with_the_fastest_unquantized_one():

@@ -13,10 +13,10 @@ from benchmarker.comparison.recommend import Recommendation, parse_budget, recom
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-from benchmarker.report.compare import compare, compare_records
+from benchmarker.report.compare import compare
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.record import GenerationRecord
-from tests.records import cell, environment, record, save
+from tests.records import cell, compare_records, environment, record, save
 
 GIB = 2**30
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

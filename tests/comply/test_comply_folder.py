@@ -86,13 +86,6 @@ def test_a_variant_has_a_time_limit(folder, tmp_path, monkeypatch):
     assert (found.outcome, found.text) == ("failed", "did not end within 1 s")
 
 
-def test_records_of_another_device_or_workload_give_the_reason():
-    found = [records.record("fp16")]
-    generation = SimpleNamespace(workload="attention")
-    assert comply._why_not_opened([generation], found, DEVICE) == "a check of generated tokens, not of attention"
-    assert comply._why_not_opened([], found, DEVICE) == "the folder has no job-NAME.json, which a sweep writes"
-
-
 def test_another_device_opens_no_variant(folder, monkeypatch):
     monkeypatch.setattr(comply, "environment", lambda device: SimpleNamespace(device=SimpleNamespace(name="a CPU")))
     file = comply.comply(folder, [], lambda line: None)
@@ -114,3 +107,29 @@ def test_a_file_of_a_sweep_is_answered_with_its_folder(folder):
     code, printed = typed("comply", folder / "sweep.json")
     assert code == 2
     assert printed == f"error: {folder}/sweep.json: a file of a sweep; give its folder, {folder}\n"
+
+
+def test_nothing_is_written_beside_records_that_this_machine_did_not_make(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(comply, "_in_process", lambda job, paths, variant: iter(()))
+    output = tmp_path / "output"
+    assert typed("comply", folder, "-o", output)[0] == 0
+    assert [path.exists() for path in (folder / "comply.json", output / "comply.json")] == [False, True]
+    for job in folder.glob("job-*.json"):
+        job.unlink()
+    code, printed = typed("comply", folder)
+    assert code == 0
+    assert (
+        "note: comply.json is not written, because the folder has no job-NAME.json, which a sweep writes; "
+        "--output FOLDER writes it"
+    ) in " ".join(printed.split())
+    assert not (folder / "comply.json").exists()
+    assert typed("comply", folder, "-o", output)[0] == 0
+    assert read_findings(output).of("not applicable")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_checks(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(comply, "check_planted_delay", lambda device: pytest.fail("checks began"))
+    (tmp_path / "file").touch()
+    code, printed = typed("comply", folder, "-o", tmp_path / "file")
+    assert code == 2
+    assert printed.endswith("results cannot be written there (File exists); choose another folder with --output\n")

@@ -39,6 +39,12 @@ def children():
     return [process for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE]
 
 
+def test_the_other_ranks_have_the_threads_that_this_process_chose(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    with opened() as ranks:
+        assert ranks.together({"do": "threads"}, lambda: None, kind="threads") == (None, [2])
+
+
 def refuse():
     raise UnsupportedError("not here")
 

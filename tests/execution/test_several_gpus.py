@@ -10,9 +10,10 @@ from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError, Un
 from benchmarker.execution.jobs import make_job, result_key
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice, one_of_several
-from benchmarker.workloads.generation.generation_bench import open_bench
 from benchmarker.workloads.generation.generation_job import key_parts
 from benchmarker.workloads.generation.spec import VariantSpec
+from benchmarker.workloads.generation.workload import WORKLOAD
+from benchmarker.workloads.measure_cell import measure_cell
 from tests.jobs import job_of
 
 TINY = "qwen3-tiny"
@@ -30,12 +31,16 @@ def job_on(model, gpus, folder, **form):
     )
 
 
+def cell_of(run, bench):
+    return measure_cell(bench, run.job.grid.points()[0], run.job.procedure, run.device)
+
+
 def measured(*asked):
     """The record of a run with its one cell, and without what follows the timing."""
     job = job_on(*asked)
     run = Run(job, Terminal(quiet=True))
-    with open_bench(job, run.device, run) as bench:
-        run.keep(cells=(run._measured(bench, job.grid.points()[0]),), **bench.facts())
+    with WORKLOAD.open(job, run.device, run) as bench:
+        run.keep(cells=(cell_of(run, bench),), **bench.facts())
     return run.record
 
 
@@ -46,14 +51,14 @@ def divided_bench(tmp_path_factory):
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("cache")))
         job = job_on(TINY, 2, tmp_path_factory.mktemp("divided"))
         run = Run(job, Terminal(quiet=True))
-        with open_bench(job, run.device, run) as bench:
+        with WORKLOAD.open(job, run.device, run) as bench:
             yield run, bench
     assert not psutil.Process().children()
 
 
 def test_two_processes_make_the_tokens_of_one_and_share_its_weights(divided_bench, tmp_path):
     run, bench = divided_bench
-    run.keep(cells=(run._measured(bench, run.job.grid.points()[0]),), **bench.facts())
+    run.keep(cells=(cell_of(run, bench),), **bench.facts())
     alone, divided = measured(TINY, 1, tmp_path), run.record
     (one_cell,), (cell,) = alone.cells, divided.cells
     assert cell.status == "ok", cell.reason
@@ -80,7 +85,7 @@ def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
 def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(divided_bench):
     run, bench = divided_bench
     psutil.Process().children()[0].kill()
-    cells = [run._measured(bench, run.job.grid.points()[0]) for _ in range(2)]
+    cells = [cell_of(run, bench) for _ in range(2)]
     assert [(cell.status, cell.reason) for cell in cells] == 2 * [("crash", "rank 1: killed by SIGKILL")]
 
 

@@ -8,12 +8,11 @@ from benchmarker.core.tables import markdown, unmarked
 from benchmarker.explain.explain import explain
 from benchmarker.explain.phases import Ceiling, rate_in_graph
 from benchmarker.explain.waterfall import NotExplained
-from benchmarker.report.compare import compare_records
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.record import Kernel
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
-from tests.records import cell, cpu_environment, load, missing, profile, record, sample
+from tests.records import cell, compare_records, cpu_environment, load, missing, profile, record, sample
 
 
 def test_the_parts_of_a_token_add_up_to_its_measured_time() -> None:

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
 from benchmarker.core.console import FILE_WIDTH
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.reading.limit_tables import Cost, break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, run
-from tests.records import load, record, save
+from tests.records import compare_records, load, record, save
 
 
 def pair(*, rounds: int = 1) -> list[GenerationRecord]:

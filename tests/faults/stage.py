@@ -23,7 +23,7 @@ from benchmarker.cli.sweep_command import split_arguments, sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.process import Streams
 from benchmarker.execution.jobs import blank_record, cell_keys
-from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.hardware.monitor import Monitor, Surroundings, find_monitor
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import RUN_ORDER, OrderLine, collect
@@ -56,6 +56,7 @@ class Stage:
     """Watches what else runs beside a child."""
     look_for: Callable[[Job], str | None] = lambda job: None
     load_per_core: float = 0.0
+    surroundings: Callable[[], Surroundings] = lambda: quiet_surroundings()
     is_profiled: bool = False
     """Whether a child that is to profile its variant writes a profile."""
     wrap: tuple[str, ...] = ()
@@ -95,6 +96,7 @@ class Stage:
             find_monitor=self.find_monitor,
             look_for=self.look_for,
             load_per_core=lambda: self.load_per_core,
+            surroundings=self.surroundings,
         )
         self.before()
         has_gpu = self.environment.device.kind != "cpu"
@@ -178,6 +180,13 @@ class Stage:
         profile = json.loads(records.profile().model_dump_json()) if self.is_profiled else None
         script = {"variants": variants, "faults": list(self.faults), "quality": quality, "profile": profile}
         (self.home / "script.json").write_text(json.dumps(script))
+
+
+def quiet_surroundings() -> Surroundings:
+    """Return surroundings in which the number of threads stays as it is: no load has been read."""
+    with mock.patch("benchmarker.hardware.monitor.HostGauge") as gauge:
+        gauge.return_value.between.return_value = None
+        return Surroundings()
 
 
 def killed_at_write(number: int) -> Callable[[], None]:

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from benchmarker.core.console import Terminal
-from benchmarker.execution.single_run import choose_threads
+from benchmarker.execution.jobs import make_job, saved_jobs
+from benchmarker.execution.single_run import Run
 from benchmarker.hardware.monitor import HostGauge, Surroundings, busy_cores, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import DISTURBED, print_result
+from benchmarker.schema.job import Origin, Part
 from benchmarker.schema.record import HostLoad, Missing
 from benchmarker.schema.registry import workload_of
 from tests.explained import INT8, INT8_LOAD
 from tests.explained import run as explained_run
-from tests.faults.stage import Stage
-from tests.records import cell, cpu_environment
+from tests.faults.stage import Stage, quiet_surroundings
+from tests.records import cell, cpu_environment, environment
 
 QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)
 COMPILING = QUIET.model_copy(update={"others_share": 0.5, "involuntary_switches_per_s": 80.0})
@@ -281,28 +283,58 @@ def test_one_busy_core_of_many_is_no_disturbance(monkeypatch: pytest.MonkeyPatch
     assert Surroundings().before(cpu_environment()) == []
 
 
-def test_a_run_on_a_cpu_uses_the_free_cores_unless_the_user_chose_a_number(
-    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = [2]
-    monkeypatch.setattr("torch.get_num_threads", lambda: chosen[-1])
-    monkeypatch.setattr("torch.set_num_threads", chosen.append)
-    monkeypatch.setattr("benchmarker.execution.single_run.cores", lambda: 2)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert choose_threads(surroundings) is None
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    assert choose_threads(surroundings) == "threads: 1 (1 of 2 cores are free; OMP_NUM_THREADS sets another number)"
-    assert chosen == [2, 1]
+@pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "2"}, {"MKL_NUM_THREADS": "2"}])
+def test_a_number_of_threads_that_the_user_set_is_kept(surroundings: Surroundings, variables: dict[str, str]) -> None:
+    set_by_user = cpu_environment(cores=2, threads=2, variables=variables)
+    for unchanged in (set_by_user, environment()):
+        assert surroundings.with_free_threads(unchanged) == (unchanged, None)
 
 
-@pytest.mark.parametrize(("quota", "others_share", "free"), [(4, 10 / 64, 4), (4, 62 / 64, 2), (64, 10 / 64, 54)])
-def test_programs_on_other_cores_take_none_of_a_quota(
-    monkeypatch: pytest.MonkeyPatch, quota: int, others_share: float, free: int
+@pytest.mark.parametrize(
+    ("cores", "quota", "others_share", "free"),
+    [(2, 2, 0.5, 1), (64, 4, 10 / 64, 4), (64, 4, 62 / 64, 2), (64, 64, 10 / 64, 54)],
+)
+def test_a_cpu_has_a_thread_for_each_core_of_the_quota_that_is_free(
+    monkeypatch: pytest.MonkeyPatch, cores: int, quota: int, others_share: float, free: int
 ) -> None:
-    load = QUIET.model_copy(update={"cores": 64, "others_share": others_share})
+    load = QUIET.model_copy(update={"cores": cores, "others_share": others_share})
     monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(load))
-    assert Surroundings().free_cores(quota) == free
+    found = cpu_environment(cores=quota, threads=quota, variables={"OMP_NUM_THREADS": ""})
+    line = f"threads: {free} ({free} of {quota} cores are free; OMP_NUM_THREADS sets another number)"
+    assert Surroundings().with_free_threads(found) == (found.model_copy(update={"threads": free}), line)
+
+
+def test_all_processes_of_a_sweep_have_the_threads_that_it_chose_at_its_start(
+    surroundings: Surroundings, tmp_path: Path
+) -> None:
+    two = cpu_environment(cores=2, threads=2)
+    stage = Stage(tmp_path, rounds=2, environment=two, surroundings=lambda: surroundings)
+    assert stage.sweep() == []
+    line = "threads: 1 (1 of 2 cores are free; OMP_NUM_THREADS sets another number)"
+    assert stage.printed.count("threads: ") == stage.printed.count(line) == 1
+    assert [job.origin.environment.threads for job in saved_jobs(stage.results) if job.origin] == [1, 1]
+    # The machine is quiet when the sweep is resumed.
+    stage.surroundings = quiet_surroundings
+    assert stage.sweep(resume=True) == []
+    assert "threads: 1, as when this sweep began" in stage.printed
+    assert [job.origin.environment.threads for job in saved_jobs(stage.results) if job.origin] == [1, 1]
+
+
+def test_a_process_of_a_sweep_uses_the_threads_of_its_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", chosen.append)
+    found = cpu_environment(threads=2)
+    monkeypatch.setattr("benchmarker.execution.single_run.environment", lambda device: found)
+    for place, threads in ((None, 1), ("local:0", 2)):
+        job = make_job({"variant.quant": "int8"}, device="cpu")
+        origin = Origin(
+            config="", config_sha256="", benchmarker="", keys=(), inputs={}, commit=None,
+            environment=found.model_copy(update={"threads": 1}),
+        )  # fmt: skip
+        part = Part(record=tmp_path / "record.json", sweep="now", only="timing", place=place)
+        run = Run(job.model_copy(update={"origin": origin, "part": part}), Terminal())
+        assert run.record.environment.threads == threads
+    assert chosen == [1]
 
 
 def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

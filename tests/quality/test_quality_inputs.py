@@ -106,9 +106,15 @@ def test_a_text_shorter_than_a_window_is_refused_with_both_lengths(session_model
 
 
 def test_a_misspelt_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no such file; a data set is written NAME:CONFIG:SPLIT"):
+    with pytest.raises(
+        SpecError,
+        match=r"no such file; a data set is written NAME:CONFIG:SPLIT; or give a text file, or leave --eval-text out",
+    ):
         read_text(str(tmp_path / "missing.txt"))
-    with pytest.raises(SpecError, match=r"no such file; a data set is written NAME:CONFIG:SPLIT"):
+    with pytest.raises(
+        SpecError,
+        match=r"no such file; a data set is written NAME:CONFIG:SPLIT; or give a text file, or leave --eval-text out",
+    ):
         check_text(str(tmp_path / "missing"))
 
 
@@ -170,7 +176,7 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(error: type[Exception], mo
         read_text("some/old")
     assert str(caught.value) == (
         "--eval-text some/old: no such file, and no data set that can be read: Dataset scripts are no longer "
-        "supported, but found old.py"
+        "supported, but found old.py; give a text file, or leave --eval-text out for the shipped text"
     )
 
 

@@ -12,12 +12,13 @@ from scipy import stats
 
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.harness_tasks import _result, check_tasks
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.schema.quality import TaskResult
 from benchmarker.workloads.generation.reading.quality_tables import paired
 from tests import records
 from tests.jobs import job_of
 from tests.quality.test_quality import run
+from tests.records import compare_records
 
 IS_INSTALLED = importlib.util.find_spec("lm_eval") is not None
 needs_harness = pytest.mark.skipif(not IS_INSTALLED, reason="lm_eval is not installed (benchmarker[tasks])")

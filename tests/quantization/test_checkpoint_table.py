@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarker.quantization.checkpoint_table import ROWS, format_sheet
+from benchmarker.core.tables import Sheet
+from benchmarker.quantization.checkpoint_table import ROWS, format_sheet, local_format_sheet
 from benchmarker.quantization.registry import LOADERS
 
 
@@ -18,12 +19,11 @@ def test_the_row_of_nvfp4_names_its_activations_on_hopper():
 
 def test_doctors_table_names_the_packages_that_are_missing_here(monkeypatch):
     monkeypatch.setattr("benchmarker.quantization.checkpoint_table.installed_version", lambda name: None)
-    assert _needs(is_here=True) == "optimum, gptqmodel"
+    assert _needs(local_format_sheet()) == "optimum, gptqmodel"
     monkeypatch.setattr("benchmarker.quantization.checkpoint_table.installed_version", lambda name: "1.0")
-    assert (_needs(is_here=True), _needs(is_here=False)) == ("-", "optimum, gptqmodel")
+    assert (_needs(local_format_sheet()), _needs(format_sheet())) == ("-", "optimum, gptqmodel")
 
 
-def _needs(*, is_here: bool) -> str:
-    sheet = format_sheet(is_here=is_here)
+def _needs(sheet: Sheet) -> str:
     column = next(column for column in sheet.columns if column.heading in ("needs", "not installed"))
     return column.text(next(row for row in ROWS if row.name == "GPTQ"))

@@ -101,7 +101,10 @@ def test_float32_is_refused_before_anything_is_downloaded():
 def test_a_calibration_text_that_is_not_there():
     with pytest.raises(SpecError) as caught:
         LOADER.check(GPTQOptions(calibration="/nowhere.txt"), Target("cpu", "float16"))
-    assert str(caught.value) == "--calibration /nowhere.txt: cannot be read: No such file or directory"
+    assert str(caught.value) == (
+        "--calibration /nowhere.txt: cannot be read: No such file or directory; "
+        "give a text file, or leave --calibration out for the shipped text"
+    )
 
 
 def test_a_calibration_text_that_is_not_text(tmp_path):

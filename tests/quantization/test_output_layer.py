@@ -15,7 +15,6 @@ from benchmarker.checkpoints.base import Silent, Target
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.torch_engine import measure_load
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
@@ -26,12 +25,11 @@ from benchmarker.quantization.base import FormOptions, Loaded, with_head
 from benchmarker.quantization.fp16 import FP16Options
 from benchmarker.quantization.load import load_model, load_quantized
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.read_architecture import describe
 from tests.loading import EMBEDDING, PARAMETERS, distance, facts_of, load, logits, prepare
-from tests.records import cell, record
+from tests.records import cell, compare_records, record
 from tests.records import load as load_record
 
 HEAD_BYTES = EMBEDDING + 2048 * (4 + 1)
@@ -85,11 +83,11 @@ def test_an_output_layer_of_its_own_leaves_less_to_store(shape_folder, tmp_path)
 def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_model, name):
     checkpoint = prepare(session_model, "int8", lm_head="int8", dtype="float32")
     options = LOADERS["int8"].options(lm_head="int8")
-    model, facts = measure_load(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent())
-    assert facts.lm_head_dtype == "int8"
-    ids = list(range(10, 30))
-    decoder = torch_engine(name).decoder(model, CpuDevice())
-    step, forward = decoder.step_scores(ids), decoder.forward_scores(ids)
+    with torch_engine(name).open(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent()) as decoder:
+        ids = list(range(10, 30))
+        step, forward = decoder.step_scores(ids), decoder.forward_scores(ids)
+    assert decoder.loaded is not None
+    assert decoder.loaded.lm_head_dtype == "int8"
     assert step is not None
     assert forward is not None
     assert abs(step.log_probabilities - forward.log_probabilities).max() < 1e-3

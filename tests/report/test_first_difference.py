@@ -10,10 +10,11 @@ import pytest
 from benchmarker.engines.base import PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.quality.evaluation_text import Windows
 from benchmarker.quality.judge import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.schema.quality import GreedyText
 from benchmarker.workloads.generation.reading.generation_rows import FirstDifference
 from tests import records
+from tests.records import compare_records
 
 
 def text(tokens: Sequence[int], gap: float | None = None) -> GreedyText:

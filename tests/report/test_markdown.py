@@ -9,7 +9,7 @@ import pytest
 
 import benchmarker
 from benchmarker.core import tables
-from benchmarker.report.compare import compare, compare_records, to_markdown
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.schema.model import EngineFacts
 from benchmarker.schema.record import Conditions
@@ -17,6 +17,7 @@ from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 from tests.records import (
     cell,
+    compare_records,
     cpu_environment,
     environment,
     failed_cell,

@@ -13,10 +13,10 @@ from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import Results
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.quality.evaluation_text import read_text
+from benchmarker.quality.evaluation_text import REMEDY, read_text
 from benchmarker.quantization import base
 from benchmarker.report.answer import recommendation_blocks
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.quality import Quality, TaskResult, quality_line
 from benchmarker.workloads.generation import generation_quality as judging
@@ -24,6 +24,7 @@ from benchmarker.workloads.generation.reading.baseline import greedy_tokens_in_c
 from tests import records
 from tests.faults.stage import Stage
 from tests.jobs import job_of
+from tests.records import compare_records
 
 
 def judged() -> str:
@@ -332,7 +333,7 @@ def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no such file; a data set is written NAME:CONFIG:SPLIT"),
+        (None, f"no such file; a data set is written NAME:CONFIG:SPLIT; or {REMEDY}"),
         (b" \n", "there is no text in it; give a text of at least a few kB"),
         (b"\xff", "not a text file in UTF-8"),
         (b"too short", "9 bytes, which is less than one window of 289 tokens; give a text of at least a few kB"),

@@ -18,7 +18,7 @@ from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-from benchmarker.report.compare import compare, compare_records, to_markdown
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
@@ -26,7 +26,7 @@ from benchmarker.schema import registry
 from benchmarker.schema.record import Demand, Limits, Memory, RunRecord, VariantFacts
 from benchmarker.schema.record_io import write_record
 from tests.cli.test_cli import typed
-from tests.records import environment, record
+from tests.records import compare_records, environment, record
 
 SOURCE = '''
 """Sleeping: how well does a bed of this length sleep?"""

@@ -8,8 +8,8 @@ is this process; its clock and its tokens are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,10 @@ def open_divided(
             "gpus": form.gpus,
         },
     }
-    with open_ranks(serve, arguments, devices=devices, device=device) as ranks:
-        own, others = ranks.together(
-            {"do": "load"}, lambda: engine.load_decoder(checkpoint, form, device, progress), kind="load"
-        )
+    share = engine.open(checkpoint, replace(form, is_share=True), device, progress)
+    with open_ranks(serve, arguments, devices=devices, device=device) as ranks, ExitStack() as stack:
+        own, others = ranks.together({"do": "load"}, lambda: stack.enter_context(share), kind="load")
+        assert isinstance(own, TorchDecoder)
         assert own.loaded is not None
         yield DividedSource(own, ranks, _together(own.loaded, others))
 
@@ -150,12 +150,14 @@ def serve(rank: Rank, arguments: dict[str, Any]) -> None:
     """Run a rank other than 0: load its share of the model, then execute the messages of DividedSource."""
     decoder: TorchDecoder | None = None
     context: list[list[int]] | None = None
+    stack = ExitStack()
 
     def answer(message: dict[str, Any]) -> dict[str, Any] | None:
         nonlocal decoder, context
         if decoder is None:
-            decoder = _load_part(rank.device, **arguments)
-            facts = decoder.loaded
+            source = stack.enter_context(_open_share(rank.device, **arguments))
+            assert isinstance(source, TorchDecoder)
+            decoder, facts = source, source.loaded
             assert facts is not None
             return {"load_s": facts.load_s, "weight_bytes": facts.weight_bytes, "peak_bytes": facts.peak_bytes}
         match message["do"]:
@@ -174,10 +176,13 @@ def serve(rank: Rank, arguments: dict[str, Any]) -> None:
                 decoder.kernels_per_token(_uncounted)
         return None
 
-    rank.serve(answer)
+    with stack:
+        rank.serve(answer)
 
 
-def _load_part(device: Device, *, engine: str, checkpoint: dict[str, Any], form: dict[str, Any]) -> TorchDecoder:
+def _open_share(
+    device: Device, *, engine: str, checkpoint: dict[str, Any], form: dict[str, Any]
+) -> AbstractContextManager[TokenSource]:
     from benchmarker.engines.registry import torch_engine
     from benchmarker.quantization.registry import LOADERS
 
@@ -187,7 +192,7 @@ def _load_part(device: Device, *, engine: str, checkpoint: dict[str, Any], form:
         "engine_options": opened_by.options.model_validate(form["engine_options"]),
     }
     checkpoint |= {"folder": Path(checkpoint["folder"])}
-    return opened_by.load_decoder(Checkpoint(**checkpoint), Form(**form), device, Silent())
+    return opened_by.open(Checkpoint(**checkpoint), Form(**form, is_share=True), device, Silent())
 
 
 def _uncounted(work: Callable[[], object]) -> int:

@@ -18,9 +18,9 @@ from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
-from benchmarker.quantization.base import Options
+from benchmarker.quantization.base import Loaded, Loader, Options
 from benchmarker.quantization.coverage import coverage_after_forward, weight_coverage
-from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_quantized
+from benchmarker.quantization.load import file_refusal, is_linear, load_facts, with_output_layer
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
 
@@ -116,47 +116,42 @@ class TorchEngine(Engine):
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
-        if form.gpus > 1 and form.split == "tensors":
+        """Load a model; measure time and memory of loading, except imports and `prepare`. Raises BenchmarkerError."""
+        if form.gpus > 1 and form.split == "tensors" and not form.is_share:
             from benchmarker.engines.decoders.tensor_parallel import open_divided
 
             with open_divided(self, checkpoint, form, device, progress) as source:
                 yield source
-        else:
-            yield self.load_decoder(checkpoint, form, device, progress)
-
-    def load_decoder(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
-        model, facts = measure_load(checkpoint, form, device, progress, packages=self.packages)
-        decoder = self.decoder(model, device, **form.engine_options.model_dump())
+            return
+        loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
+        prepared = loader.prepare(checkpoint, form.options, target, progress)
+        import_libraries(*loader.packages, *self.packages)
+        import_architecture(checkpoint.config)
+        progress.note(f"loading {checkpoint.model_id} as {loader.summary}")
+        device.begin_growth()
+        device.reset_peak()
+        started = time.perf_counter()
+        loaded = loader.load(prepared, form.options, target, progress)
+        loaded = with_output_layer(loaded, form.quant, prepared, form.options)
+        device.synchronize()
+        load_s = time.perf_counter() - started
+        facts = _facts(loaded, loader, prepared, device, load_s=load_s)
+        decoder = self.decoder(loaded.model, device, **form.engine_options.model_dump())
         decoder.loaded = facts
-        return decoder
+        yield decoder
 
 
-def measure_load(
-    checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
-) -> tuple[PreTrainedModel, LoadFacts]:
-    """Load a model; measure time and memory of loading, except imports and `prepare`. Raises BenchmarkerError."""
-    loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
-    prepared = loader.prepare(checkpoint, form.options, target, progress)
-    import_libraries(*loader.packages, *packages)
-    import_architecture(checkpoint.config)
-    progress.note(f"loading {checkpoint.model_id} as {loader.summary}")
-    device.begin_growth()
-    device.reset_peak()
-    started = time.perf_counter()
-    loaded = load_quantized(form.quant, prepared, form.options, target, progress)
-    device.synchronize()
-    load_s = time.perf_counter() - started
+def _facts(loaded: Loaded, loader: Loader, checkpoint: Checkpoint, device: Device, *, load_s: float) -> LoadFacts:
     peak = device.peak_memory()
     facts = load_facts(
         loaded,
         load_s=load_s,
-        quantize_s=quantize_s(prepared.folder),
+        quantize_s=quantize_s(checkpoint.folder),
         peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
     )
-    coverage_of = weight_coverage if prepared.quantization is None else coverage_after_forward
+    coverage_of = weight_coverage if checkpoint.quantization is None else coverage_after_forward
     coverage = coverage_of(loaded.model) if loader.has_low_bits else None
-    update = {"coverage": coverage, "notes": (*facts.notes, *fallback_notes(loaded.model))}
-    return loaded.model, facts.model_copy(update=update)
+    return facts.model_copy(update={"coverage": coverage, "notes": (*facts.notes, *fallback_notes(loaded.model))})
 
 
 def fallback_notes(model: nn.Module) -> tuple[str, ...]:

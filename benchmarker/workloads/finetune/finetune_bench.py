@@ -26,10 +26,10 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_text
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import SpecError, WrongResultError
+from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.torch_engine import measure_load
+from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.profile_table import profile_table
@@ -224,14 +224,18 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     text = token_text(load_tokenizer(checkpoint), config["vocab_size"], seed=job.subject.seed)
     session.ready()
     form = Form(recipe.quant.quant, loader_options(recipe.quant), job.model.dtype)
-    packages = ["peft"] if recipe.train == "lora" else []
-    model, facts = measure_load(checkpoint, form, device, terminal, packages=packages)
-    found = found_model(session.record.model, checkpoint)
-    session.keep(model=found.model_copy(update={"parameters": facts.parameters}), load=facts)
-    terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
-    trainee = trainees.make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
-    terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")
-    yield FinetuneBench(job, trainee, text, session)
+    engine = TorchEngine("finetune", "", TorchDecoder, packages=("peft",) if recipe.train == "lora" else ())
+    if reason := engine.why_not_taken(form, checkpoint):
+        raise UnsupportedError(reason)
+    with engine.open(checkpoint, form, device, terminal) as source:
+        facts = source.loaded
+        assert facts is not None
+        found = found_model(session.record.model, checkpoint)
+        session.keep(model=found.model_copy(update={"parameters": facts.parameters}), load=facts)
+        terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
+        trainee = trainees.make_trainee(source.model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
+        terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")
+        yield FinetuneBench(job, trainee, text, session)
 
 
 def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.engines.base import TokenSource
@@ -16,6 +17,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.monitor import Surroundings
 from benchmarker.measure.clock import Generation, GenerationSample
+from benchmarker.measure.repeat import Step
 from benchmarker.quantization.base import EXPERT_COUNTS
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory, Missing
@@ -33,47 +35,29 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class GenerationStep:
-    """Callable that times one repeat of a cell. All repeats must generate the same tokens."""
+@dataclass
+class Repeats:
+    """Outputs of the repeats of a cell, which must all generate the same tokens."""
 
-    def __init__(
-        self,
-        generate: Callable[[], Generation],
-        *,
-        new_tokens: int,
-        per_gpu_bytes: Callable[[], tuple[int, ...]] = tuple,
-        inputs: Sequence[Sequence[int]] = (),
-    ) -> None:
-        self._generate = generate
-        self._inputs = inputs
-        self._new_tokens = new_tokens
-        self._per_gpu_bytes = per_gpu_bytes
-        self.peaks: list[tuple[int, ...]] = []
-        """Peak memory of each GPU in every repeat, [repeats][GPUs]; empty for a single GPU."""
-        self._tokens: tuple[tuple[int, ...], ...] | None = None
-        self.flags: set[Flag] = set()
-        self.first_token_ns: int | None = None
-        """Time of the newest repeat's first token, on the clock `time.perf_counter_ns`."""
+    inputs: Sequence[Sequence[int]]  # Token ids of context and prompt of each sequence.
+    peaks: list[tuple[int, ...]] = field(default_factory=list)
+    """Peak memory of each GPU in every repeat, [repeats][GPUs]; empty for a single GPU."""
+    tokens: tuple[tuple[int, ...], ...] | None = None
+    flags: set[Flag] = field(default_factory=set)
+    first_token_ns: int | None = None
+    """Time of the newest repeat's first token, on the clock `time.perf_counter_ns`."""
 
-    def __call__(self) -> GenerationSample:
-        generation = self._generate()
-        self.peaks.append(self._per_gpu_bytes())
+    def add(self, generation: Generation, per_gpu_bytes: tuple[int, ...]) -> None:
+        self.peaks.append(per_gpu_bytes)
         self.first_token_ns = generation.first_ns
-        sample = generation.sample(self._new_tokens)
-        if self._tokens is None:
-            self._tokens = generation.tokens
-        elif self._tokens != generation.tokens:
+        self.tokens = self.tokens or generation.tokens
+        if self.tokens != generation.tokens:
             self.flags.add("nondeterministic_tokens")
-        return sample
 
     @property
     def sequences(self) -> list[tuple[int, ...]]:
         """Token ids in the KV cache after the last step: context, prompt and all generated tokens except the last."""
-        return [(*ids, *tokens[:-1]) for ids, tokens in zip(self._inputs, self._tokens or (), strict=True)]
-
-    @property
-    def first_tokens(self) -> tuple[int, ...]:
-        return () if self._tokens is None else self._tokens[0][:64]
+        return [(*ids, *tokens[:-1]) for ids, tokens in zip(self.inputs, self.tokens or (), strict=True)]
 
 
 class SourceBenchmarker(Bench):
@@ -102,6 +86,7 @@ class SourceBenchmarker(Bench):
         self._architecture, self.no_demand = self._described()
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self.repeats = Repeats(())
         self._device_memory = device_memory
 
     def run(
@@ -153,17 +138,19 @@ class SourceBenchmarker(Bench):
             refuse_cell(point, self._architecture.cache_bytes(point.positions, point.batch_size))
         return {}
 
-    def step(self, point: Point) -> GenerationStep:
-        """Return a callable that times one repeat of a cell."""
+    def step(self, point: Point) -> Step[GenerationSample]:
+        """Return a function that times one repeat of a cell and adds its outputs to `repeats`."""
         prompts = self.prompts(point)
         ids = [prompt.ids for prompt in prompts]
         context = [prompt.context for prompt in prompts] if point.depth else None
-        return GenerationStep(
-            lambda: self.source.generate(ids, point.new_tokens, context=context),
-            new_tokens=point.new_tokens,
-            per_gpu_bytes=self.source.per_gpu_bytes,
-            inputs=[(*(prompt.context or ()), *prompt.ids) for prompt in prompts],
-        )
+        repeats = self.repeats = Repeats([(*(prompt.context or ()), *prompt.ids) for prompt in prompts])
+
+        def repeat() -> GenerationSample:
+            generation = self.source.generate(ids, point.new_tokens, context=context)
+            repeats.add(generation, self.source.per_gpu_bytes())
+            return generation.sample(point.new_tokens)
+
+        return repeat
 
     def cell(self, point: Point) -> GenerationCell:
         prompts = self.prompts(point)
@@ -198,7 +185,7 @@ class SourceBenchmarker(Bench):
     def timed(self) -> AbstractContextManager[None]:
         return self.source.timed()
 
-    def measured(self, cell: GenerationCell, step: GenerationStep) -> dict[str, Any]:
+    def measured(self, cell: GenerationCell, step: Step[GenerationSample]) -> dict[str, Any]:  # noqa: ARG002
         """Return the fields of the cell that are known after it was timed.
 
         Raises:
@@ -206,11 +193,11 @@ class SourceBenchmarker(Bench):
         """
         self.source.check()
         return {
-            **self._peaks(cell, step),
-            "demand": self._demand(cell, step),
+            **self._peaks(cell),
+            "demand": self._demand(cell),
             "step": self.source.step_facts(),
-            "first_tokens": step.first_tokens,
-            "flags": (*cell.flags, *sorted(step.flags)),
+            "first_tokens": self.repeats.tokens[0][:64] if self.repeats.tokens else (),
+            "flags": (*cell.flags, *sorted(self.repeats.flags)),
         }
 
     def _described(self) -> tuple[Architecture | None, Missing | None]:
@@ -224,7 +211,7 @@ class SourceBenchmarker(Bench):
         )
         return (None, described) if isinstance(described, Missing) else (described, None)
 
-    def _demand(self, cell: GenerationCell, step: GenerationStep) -> GenerationDemand | None:
+    def _demand(self, cell: GenerationCell) -> GenerationDemand | None:
         """Return the least work of a cell; for an MoE model, with the counted experts of its steps, None if unknown."""
         architecture, model = self._architecture, self.source.model
         if architecture is None or model is None or architecture.experts is None:
@@ -235,7 +222,7 @@ class SourceBenchmarker(Bench):
             used = Missing(error_kind="unsupported", reason="the experts of a divided model are not counted")
         elif batch_size > 1:
             steps = max(1, cell.new_tokens - 1)
-            used = tried(lambda: experts_per_step(model, step.sequences, steps=steps), self.device)
+            used = tried(lambda: experts_per_step(model, self.repeats.sequences, steps=steps), self.device)
         if isinstance(used, Missing):
             self.no_demand = used
             return None
@@ -245,7 +232,7 @@ class SourceBenchmarker(Bench):
         is_copied = self.source.facts().experts == "batched_mm"
         return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
-    def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
+    def _peaks(self, cell: GenerationCell) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory with the peaks of the engine's process, or of each of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
         # The peak of an external engine is None if another program freed memory. This process's peak is not its peak.
@@ -255,7 +242,7 @@ class SourceBenchmarker(Bench):
             is_cpu = self.device.kind == "cpu"
             return {"samples": samples, "memory": Memory(resident_growth_bytes=peak_bytes) if is_cpu else on_gpu}
         memory = memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
-        per_repeat = step.peaks[-len(samples) :]
+        per_repeat = self.repeats.peaks[-len(samples) :]
         if not any(per_repeat):
             return {"samples": samples, "memory": memory}
         per_gpu = tuple(max(peaks) for peaks in zip(*per_repeat, strict=True))

@@ -21,6 +21,7 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.serving.spec import ServingPoint
 
 LINE_FORMAT = '{"messages": [{"role": "user", "content": "..."}]} or {"prompt": "..."}'
+REMEDY = f"give a file with lines {LINE_FORMAT}, or leave --dataset out for prompts of random token ids"
 
 
 class Request(NamedTuple):
@@ -61,13 +62,14 @@ class Dataset:
             content = path.read_bytes()
             lines = content.decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"--dataset {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise SpecError(f"--dataset {path}: cannot be read: {reason}; {REMEDY}") from None
         self.sha256 = hashlib.sha256(content).hexdigest()
         self.conversations = {
             number: self._parsed(number, line) for number, line in enumerate(lines, start=1) if line.strip()
         }
         if not self.conversations:
-            raise SpecError(f"--dataset {path}: is empty")
+            raise SpecError(f"--dataset {path}: is empty; {REMEDY}")
 
     @cached_property
     def label(self) -> str:

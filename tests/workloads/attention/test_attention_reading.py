@@ -11,12 +11,13 @@ from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import Run
 from benchmarker.explain.explain import Explanation, explain
 from benchmarker.explain.waterfall import NotExplained
-from benchmarker.report.compare import compare_records, to_markdown
+from benchmarker.report.compare import to_markdown
 from benchmarker.report.explanations import explained_blocks
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.operation.record import OperationSample, SeenKernel
 from tests.jobs import read_job
+from tests.records import compare_records
 
 LENGTHS = (64, 128, 256, 512)
 LIMITS = Limits(

@@ -7,14 +7,13 @@ import pytest
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.errors import SpecError
 from benchmarker.report.columns import other_cells
-from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.generation_caveats import caveats, external_notes
 from benchmarker.workloads.generation.reading.generation_tables import brief, costs
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests.jobs import job_of
-from tests.records import cell, record, sample
+from tests.records import cell, compare_records, record, sample
 
 FACTS = ExternalFacts(
     environment="vllm",

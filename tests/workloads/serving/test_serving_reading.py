@@ -14,7 +14,7 @@ from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.stats import Ratio
-from benchmarker.report.compare import compare, compare_records, to_markdown
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema.model import ModelFacts
@@ -24,6 +24,7 @@ from benchmarker.workloads.serving.reading.serving_bounds import bound_of
 from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_statistics import merged_share
 from tests.jobs import read_job
+from tests.records import compare_records
 from tests.workloads.serving.simulated_server import (
     NEW_TOKENS,
     SimulatedServer,

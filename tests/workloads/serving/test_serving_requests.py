@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.workloads.serving.serving_requests import Dataset, longest_request, make_requests
+from benchmarker.workloads.serving.serving_requests import LINE_FORMAT, Dataset, longest_request, make_requests
 from benchmarker.workloads.serving.spec import ServingPoint
 
 POINT = ServingPoint(16, 4, 0.0, 0, "", concurrency=2, rate=0.0)
@@ -104,9 +105,12 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line, problem):
 
 
 def test_a_dataset_requires_a_file_with_lines_and_a_tokenizer(tmp_path):
-    with pytest.raises(SpecError, match=r"--dataset .*nowhere.jsonl: cannot be read: No such file"):
+    remedy = re.escape(
+        f"; give a file with lines {LINE_FORMAT}, or leave --dataset out for prompts of random token ids"
+    )
+    with pytest.raises(SpecError, match=f"--dataset .*nowhere.jsonl: cannot be read: No such file .*{remedy}$"):
         Dataset(tmp_path / "nowhere.jsonl")
-    with pytest.raises(SpecError, match="is empty"):
+    with pytest.raises(SpecError, match=f"is empty{remedy}$"):
         Dataset(write(tmp_path, ""))
     with pytest.raises(ModelError, match="--dataset: the checkpoint has no tokenizer; leave it out for"):
         Dataset(write(tmp_path, {"prompt": "a"})).prompts(None)

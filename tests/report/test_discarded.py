@@ -1,0 +1,43 @@
+"""Tries that other programs disturbed, and processes that were stopped before their first cell, count nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import typed
+from tests.records import cell, record, save
+
+SWEEP = "2026-03-01T09:00:00+00:00"
+DISTURBED = cell([1.0], status="invalid", error_kind="disturbed", reason="other programs took 50 %")
+
+
+def tries(number: int) -> list[object]:
+    """Return the records of a round: two disturbed tries, and two processes that measured one of two cells each."""
+    ok, long = cell([1.0, 1.01]), cell([2.0, 2.01], new_tokens=100)
+    long_disturbed = DISTURBED.model_copy(update={"new_tokens": 100})
+    return [
+        record("fp16", *cells, round_number=number, sweep=SWEEP, run_id=f"{number}-{position}")
+        for position, cells in enumerate([(DISTURBED, long_disturbed), (ok, long_disturbed), (long,)])
+    ]
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Path:
+    stopped = record("fp16", round_number=2, sweep=SWEEP, run_id="2-1", status="interrupted")
+    stopped = stopped.model_copy(update={"cells": ()})
+    only_disturbed = record("fp16", DISTURBED, round_number=2, sweep=SWEEP, run_id="2-0")
+    return save(tmp_path, *tries(0), *tries(1), only_disturbed, stopped)
+
+
+@pytest.mark.parametrize("options", [["compare"], ["compare", "--all"], ["report"]])
+def test_discarded_tries_are_no_processes(interrupted: Path, options: list[str]) -> None:
+    _, printed = typed(*options, interrupted)
+    page = interrupted / "report.html"
+    shown = page.read_text() if page.exists() else printed
+    assert "2 processes a variant" in " ".join(shown.split())
+
+
+def test_verify_counts_discarded_tries_apart(interrupted: Path) -> None:
+    assert "numbers of 4 records and 4 discarded tries checked: all follow" in typed("verify", interrupted)[1]
