@@ -134,8 +134,8 @@ def _in_process(job: Path, records: Iterable[Path], variant: str) -> Iterator[Fi
 
 def answer_line(file: ComplyFile) -> str:
     passed, failed = file.of("passed"), file.of("failed")
-    others = {name: len(file.of(name)) for name in ("disturbed", "not applicable")}
-    end = "".join(f"; {count} {name}" for name, count in others.items() if count) + "."
+    counts = {name: len(file.of(name)) for name in ("disturbed", "not applicable")}
+    end = "".join(f"; {count} {name}" for name, count in counts.items() if count) + "."
     if not failed:
         return f"All {len(passed)} checks passed on {file.device}{end}"
     names = ", ".join(dict.fromkeys(finding.title for finding in failed))

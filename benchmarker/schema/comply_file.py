@@ -84,10 +84,8 @@ def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
             continue
         passed, failed = file.of("passed"), file.of("failed")
         doubtful = (*failed, *file.of("disturbed"))
-        lines += [f"{each.title}: {each.outcome} in `benchmarker comply`: {each.text}" for each in doubtful]
-        names = file.passed_variants
-        marked = f"; no check of {', '.join(names)} failed" if names else ""
-        lines += [
-            f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}{marked}"
-        ]
+        lines += [f"{finding.title}: {finding.outcome} in `benchmarker comply`: {finding.text}" for finding in doubtful]
+        marked = f"; no check of {', '.join(names)} failed" if (names := file.passed_variants) else ""
+        share = f"{len(passed)} of {len(passed + failed)} checks passed on {file.device}"
+        lines.append(f"`benchmarker comply`: {share}{marked}")
     return tuple(lines)

@@ -226,10 +226,10 @@ class LlamaServer(Server):
         for place in range(1, len(ids)):
             body = {"model": MODEL, "prompt": ids[:place], "max_tokens": 1, "temperature": 0, "logprobs": 1}
             body |= {"logit_bias": {str(ids[place]): FORCED}, "cache_prompt": True}
-            found = post(f"{url}/v1/completions", body)["choices"][0]["logprobs"]["content"][0]
-            if found["id"] != ids[place]:
-                raise LookupError(f"it generated the token {found['id']} in place of {ids[place]}")
-            logs.append(found["logprob"])
+            token = post(f"{url}/v1/completions", body)["choices"][0]["logprobs"]["content"][0]
+            if token["id"] != ids[place]:
+                raise LookupError(f"it generated the token {token['id']} in place of {ids[place]}")
+            logs.append(token["logprob"])
         return logs
 
     def max_requests(self, options: Options, launch: Launch) -> int:

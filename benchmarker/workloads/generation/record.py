@@ -254,8 +254,8 @@ class GenerationRecord(RunRecord):
         checked = newest_check(records)
         if checked and checked.verdict == "wrong":
             return wrong_step_words(checked)
-        found = [record for record in records if record.quality or record.no_quality]
-        judged = max(found, key=lambda record: record.started_at, default=None)
+        with_quality = [record for record in records if record.quality or record.no_quality]
+        judged = max(with_quality, key=lambda record: record.started_at, default=None)
         if judged and judged.no_quality:
             return judged.no_quality.reason if judged.no_quality.error_kind == "wrong_result" else None
         return judged.quality.why_failed if judged and judged.quality else None
