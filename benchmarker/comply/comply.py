@@ -78,11 +78,11 @@ def comply(
     file = file.with_findings(_kept(output, file, [name for name in names if name not in chosen]))
     for name in () if reason else chosen:
         report(f"{name}: opening it again")
-        found = []
+        findings = []
         for finding in _in_process(job_path(folder, name), by_variant[name], name):
             report(f"  {finding.check}: {finding.outcome}")
-            found.append(finding)
-        file = file.with_findings(found)
+            findings.append(finding)
+        file = file.with_findings(findings)
         if output:
             write_findings(output, file)
     if output:

@@ -143,14 +143,14 @@ def check_timed_output(subject: Subject) -> Finding:
     text = f"{len(tokens) - len(wrong)} of {len(tokens)} tokens are the likeliest of the {scorer}"
     if ties:
         text += f", {len(ties)} of them ties within {tie} nats (positions {', '.join(map(str, ties[:8]))})"
-    taken = seconds_of(generation)
+    time_s = seconds_of(generation)
     if cells:
-        text += f"; it took {taken:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
+        text += f"; it took {time_s:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
     # Other programs lengthen a time, and neither shorten it nor change tokens.
-    if disturbance and taken > high and not wrong:
+    if disturbance and time_s > high and not wrong:
         text += f"; {disturbance}, in each of {TRIES} tries"
         return judged("timed output", text, holds=False, variant=subject.variant, is_disturbed=True)
-    return subject.judged("timed output", text, holds=not wrong and low <= taken <= high)
+    return subject.judged("timed output", text, holds=not wrong and low <= time_s <= high)
 
 
 def undisturbed(subject: Subject, *, longest_s: float) -> tuple[Generation, str | None]:
@@ -226,10 +226,10 @@ def check_first_token(subject: Subject) -> Finding:
     """Check that the first token and TTFT agree with generations of a single token."""
     # In turns, so that drift affects both.
     pairs = [(subject.generate(subject.own), subject.generate(subject.own, 1)) for _ in range(subject.repeats)]
-    many, one = zip(*pairs, strict=True)
+    many, short = zip(*pairs, strict=True)
     ttft_s = min((generation.first_ns - generation.start_ns) / 1e9 for generation in many)
-    alone_s = min(map(seconds_of, one))
-    same = [row[0] for row in many[0].tokens] == [row[0] for row in one[0].tokens]
+    alone_s = min(map(seconds_of, short))
+    same = [row[0] for row in many[0].tokens] == [row[0] for row in short[0].tokens]
     text = (
         f"TTFT {ttft_s * 1e3:.3f} ms; a generation of one token takes {alone_s * 1e3:.3f} ms and has "
         f"{'the same' if same else 'another'} token; TTFT at least {EARLIEST} of that time"
