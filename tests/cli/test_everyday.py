@@ -16,7 +16,7 @@ from benchmarker.checkpoints.files import read_config
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.measure.repeat import warm_up
 from benchmarker.schema.record import SampleBase
-from benchmarker.workloads.generation.generation_bench import open_bench
+from benchmarker.workloads.generation.workload import WORKLOAD
 from tests.cli.test_cli import typed
 from tests.records import cell, compare_records, environment, record, save
 
@@ -73,7 +73,7 @@ def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded():
     untouched: Any = None
     with (
         pytest.raises(UnsupportedError, match="a CPU has no graphs to capture; use --engine eager or compile there"),
-        open_bench(job, processor, untouched),
+        WORKLOAD.open(job, processor, untouched),
     ):
         pass
 

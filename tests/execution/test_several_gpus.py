@@ -10,9 +10,9 @@ from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError, Un
 from benchmarker.execution.jobs import make_job, result_key
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice, one_of_several
-from benchmarker.workloads.generation.generation_bench import open_bench
 from benchmarker.workloads.generation.generation_job import key_parts
 from benchmarker.workloads.generation.spec import VariantSpec
+from benchmarker.workloads.generation.workload import WORKLOAD
 from benchmarker.workloads.measure_cell import measure_cell
 from tests.jobs import job_of
 
@@ -39,7 +39,7 @@ def measured(*asked):
     """The record of a run with its one cell, and without what follows the timing."""
     job = job_on(*asked)
     run = Run(job, Terminal(quiet=True))
-    with open_bench(job, run.device, run) as bench:
+    with WORKLOAD.open(job, run.device, run) as bench:
         run.keep(cells=(cell_of(run, bench),), **bench.facts())
     return run.record
 
@@ -51,7 +51,7 @@ def divided_bench(tmp_path_factory):
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("cache")))
         job = job_on(TINY, 2, tmp_path_factory.mktemp("divided"))
         run = Run(job, Terminal(quiet=True))
-        with open_bench(job, run.device, run) as bench:
+        with WORKLOAD.open(job, run.device, run) as bench:
             yield run, bench
     assert not psutil.Process().children()
 

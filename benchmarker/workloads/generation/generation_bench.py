@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
@@ -14,8 +13,8 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
-from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
-from benchmarker.hardware.device import Device, one_of_several
+from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
@@ -30,7 +29,7 @@ from benchmarker.quantization.stored_formats import unpacked_words
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
-from benchmarker.workloads.generation.generation_job import form_of, refuse_too_large
+from benchmarker.workloads.generation.generation_job import refuse_too_large
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
@@ -42,13 +41,14 @@ if TYPE_CHECKING:
     from benchmarker.quality.judge import Plan
 
 
-@contextmanager
-def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator[GenerationBench]:
-    """Find the checkpoint, check the prompts, plan the quality, and open the checkpoint.
+class Inputs(NamedTuple):
+    checkpoint: Checkpoint
+    tokenizer: Any | None
+    plan: Plan | None  # Plan of the quality measurement.
 
-    Raises:
-        BenchmarkerError: The model is not available or not suitable.
-    """
+
+def find_inputs(job: GenerationJob, device: Device, session: Session) -> Inputs:
+    """Find the checkpoint, check the prompts, and plan the quality; BenchmarkerError if a part is not suitable."""
     if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[job.variant.engine])
     checkpoint = find_checkpoint(
@@ -67,11 +67,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
         session.keep(text_tokens=texts)
     plan = plan_quality(job, checkpoint, tokenizer, session.terminal)
     session.ready()
-    if job.variant.gpus > 1 and job.variant.split == "layers":
-        device = one_of_several(device, job.variant.gpus)
-    with ExitStack() as stack:
-        source = open_engine(job, device, session, checkpoint, stack)
-        yield GenerationBench(job, source, checkpoint, device, session, tokenizer=tokenizer, plan=plan, stack=stack)
+    return Inputs(checkpoint, tokenizer, plan)
 
 
 class GenerationBench(SourceBenchmarker):
@@ -81,18 +77,18 @@ class GenerationBench(SourceBenchmarker):
         self,
         job: GenerationJob,
         source: TokenSource,
-        checkpoint: Checkpoint,
+        inputs: Inputs,
         device: Device,
         session: Session,
-        *,
-        tokenizer: Any | None,
-        plan: Plan | None,
         stack: ExitStack,
     ) -> None:
-        super().__init__(source, checkpoint.config, device, tokenizer=tokenizer, chat_template=job.model.chat_template)
+        """Wrap an open engine; `stack` closes it."""
+        _keep_loaded(job, source.loaded, inputs.checkpoint, session)
+        config, chat_template = inputs.checkpoint.config, job.model.chat_template
+        super().__init__(source, config, device, tokenizer=inputs.tokenizer, chat_template=chat_template)
         self._job = job
         self._session = session
-        self._plan = plan
+        self._plan = inputs.plan
         self._stack = stack
         if self.no_demand:
             session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
@@ -150,19 +146,7 @@ def _check(job: GenerationJob, point: Point, prompt_tokens: int, config: dict[st
     check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=job.model.id)
 
 
-def open_engine(
-    job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
-) -> TokenSource:
-    engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)
-    reason = engine.why_not_installed() or engine.why_not_taken(form, checkpoint)
-    if reason:
-        raise UnsupportedError(f"{engine.name}: {reason}")
-    source: TokenSource = stack.enter_context(engine.open(checkpoint, form, device, session.terminal))
-    _say_loaded(job, source.loaded, checkpoint, session)
-    return source
-
-
-def _say_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:
+def _keep_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:
     model = found_model(session.record.model, checkpoint)
     model = model.model_copy(update={"parameters": facts.parameters if facts else None})
     variant = session.record.variant

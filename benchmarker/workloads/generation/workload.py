@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchmarker.core.errors import UnsupportedError
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.quantization.registry import LOADERS
@@ -219,10 +220,21 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
 
     # Measuring
 
-    def open(self, job: GenerationJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.generation.generation_bench import open_bench
+    @contextmanager
+    def open(self, job: GenerationJob, device: Device, session: Session) -> Iterator[Bench]:
+        from benchmarker.hardware.device import one_of_several
+        from benchmarker.workloads.generation.generation_bench import GenerationBench, find_inputs
 
-        return open_bench(job, device, session)
+        inputs, variant = find_inputs(job, device, session), job.variant
+        if variant.gpus > 1 and variant.split == "layers":
+            device = one_of_several(device, variant.gpus)
+        engine, form = ENGINES[variant.engine], generation_job.form_of(variant, job.model.dtype)
+        if reason := engine.why_not_installed() or engine.why_not_taken(form, inputs.checkpoint):
+            raise UnsupportedError(f"{engine.name}: {reason}")
+        with ExitStack() as stack:
+            opened = engine.open(inputs.checkpoint, form, device, session.terminal)
+            # No name for the source: the bench drops the model to measure its quality.
+            yield GenerationBench(job, stack.enter_context(opened), inputs, device, session, stack)
 
     def look_for(self, job: GenerationJob) -> str | None:
         from benchmarker.checkpoints.find import look_for
