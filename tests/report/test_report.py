@@ -27,6 +27,7 @@ from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.record import Conditions, Kernel, Memory
 from benchmarker.schema.registry import workload_of
+from benchmarker.workloads.generation.record import NO_TOKENIZER
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
 
@@ -357,6 +358,9 @@ def test_the_command_names_the_checkpoint_and_is_left_out_for_a_folder_of_random
     made = {"id": "/models/made", "files_sha256": "0f"}
     random = compared(tmp_path / "random", record("fp16", model={**made, "load_format": "dummy"}))
     assert not any(line.startswith("Run it") for line in lines_of(random))
+    # `generate` needs a tokenizer.
+    unreadable = compared(tmp_path / "ids", record("fp16", cell([1.0], prompt_source=NO_TOKENIZER), model=made))
+    assert not any(line.startswith("Run it") for line in lines_of(unreadable))
     packed = compared(tmp_path / "packed", record("fp16", model={**made, "checkpoint": "/models/packed"}))
     assert lines_of(packed)[-1].startswith("Run it: `benchmarker generate --model /models/packed --quant fp16")
 

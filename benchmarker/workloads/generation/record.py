@@ -14,6 +14,8 @@ from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFac
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
 from benchmarker.schema.record import CellBase, Demand, Missing, Profile, RunRecord, VariantFacts
 
+NO_TOKENIZER = "random ids (no tokenizer)"
+
 
 class GenerationDemand(Demand):
     """Least work of one cell, from the loaded tensors.
@@ -252,7 +254,13 @@ class GenerationRecord(RunRecord):
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:
         checked = newest_check(records)
-        return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
+        if checked and checked.verdict == "wrong":
+            return wrong_step_words(checked)
+        with_quality = [record for record in records if record.quality or record.no_quality]
+        judged = max(with_quality, key=lambda record: record.started_at, default=None)
+        if judged and judged.no_quality:
+            return judged.no_quality.reason if judged.no_quality.error_kind == "wrong_result" else None
+        return judged.quality.why_failed if judged and judged.quality else None
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
