@@ -45,7 +45,7 @@ class RunCommand(TyperCommand):
         """
         words = list(args)
         is_named = words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1)
-        name = words.pop(0) if is_named else _workload_of_config(words) or DEFAULT_WORKLOAD
+        name = words.pop(0).replace("-", "_") if is_named else _workload_of_config(words) or DEFAULT_WORKLOAD
         if content := saved_help(name, words):
             command = command_of(content, dict)
         else:

@@ -88,16 +88,19 @@ def what_changed(
     if forbidden and not force:
         raise ResultsError(refusal(forbidden))
     fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
-    sides = {field: (_values(before, value_of), _values(after, value_of)) for field, value_of in fields.items()}
     was, now = ({record.variant.name: record.form for record in side} for side in (before, after))
-    for name in sorted(was.keys() & now.keys()):
+    common = was.keys() & now.keys()
+    # Other variants use other libraries.
+    compared = [[each for each in side if each.variant.name in common] or side for side in (before, after)]
+    sides = {field: tuple(_values(side, value_of) for side in compared) for field, value_of in fields.items()}
+    for name in sorted(common):
         sides |= {f"{field} of {name}": (old, now[name][field]) for field, old in was[name].items()}
     first, second = names
     return tuple(f"{field}: {old} {first}, {new} {second}" for field, (old, new) in sides.items() if old != new)
 
 
 def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
-    return " or ".join(sorted({value_of(record) or "unknown" for record in records}))
+    return " or ".join(sorted(set(filter(None, map(value_of, records))))) or "unknown"
 
 
 def _changes(before: Sequence[Row], after: Sequence[Row], fraction: float) -> tuple[Change, ...]:

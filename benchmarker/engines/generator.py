@@ -58,7 +58,7 @@ class Generator:
         self._decoder = kind.decoder(model, self.device, **options)
         folder = Path(model.name_or_path or "")
         if tokenizer is None and not has_tokenizer(folder):
-            raise ModelError(f"{folder}: no tokenizer there to read a text with; give Generator one")
+            raise ModelError(f"{folder}: no tokenizer there; add its files, or give Generator one")
         self._tokenizer: Any = tokenizer or AutoTokenizer.from_pretrained(folder)
         if chat_template and not getattr(self._tokenizer, "chat_template", None):
             raise ModelError("this model's tokenizer has no chat template")

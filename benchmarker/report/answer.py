@@ -25,11 +25,11 @@ from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return the answer in at most three sentences; an empty tuple if nothing was measured."""
+    """Return the answer in at most three sentences."""
     if results.sides:
         return _answer_of_sides(results, ranking)
     if ranking.fastest is None:
-        return ()
+        return ("No variant has a number; the caveats give the reasons.",)
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
     if (leader := ranking.leader) is None:
         return _undecided(results, ranking, ranking.fastest, where)
@@ -51,12 +51,12 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
 
 def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
     firsts = ((name, answer(side, ranking_of(side))) for name, side in results.sides.items())
-    sentences = [f"{plain_line(name)}: {lines[0]}" for name, lines in firsts if lines]
+    sentences = [f"{plain_line(name)}: {lines[0]}" for name, lines in firsts]
     first, *others = results.sides
     for name in others:
         changes = [(row.name_in_sweep, row.change) for row in ranking.rows if row.sweep == name and row.change]
         words = (f"{plain_line(variant)} {with_verdict(change)}" for variant, change in changes)
-        sentence = "; ".join(words) or f"no variant in common; {code('--pool')} puts all into one table"
+        sentence = "; ".join(words) or f"no cell was measured in both; {code('--pool')} makes one table of all"
         sentences.append(f"From {plain_line(first)} to {plain_line(name)}: {sentence}.")
     return tuple(sentences)
 

@@ -307,7 +307,7 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
         f"{plain_line(record.variant.name)}{f', round {record.round + 1}' if has_rounds else ''}: "
         f"the run {words[record.status]}."
         for record in records
-        if record.status in words
+        if record.status in words and not record.is_disturbed
     ]
 
 

@@ -160,7 +160,7 @@ class Collected:
     files: tuple[tuple[Path, RunRecord], ...]
     problems: tuple[str, ...]
     baseline: str | None = None  # Baseline that all sweep files name; None if they differ.
-    resume: str = ""  # Command that resumes the one sweep that made all records; empty if they are not of one sweep.
+    resume: str = ""  # Command that adds rounds to the one sweep of all records; empty if they are not of one sweep.
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -191,7 +191,9 @@ def collect(paths: Sequence[str | Path]) -> Collected:
     sweeps = [_sweep_file(folder) for folder in folders]
     baselines = {sweep.get("baseline") for sweep in sweeps}
     config = sweeps[0].get("config") if len(sweeps) == 1 else None
-    resume = shlex.join(["benchmarker", "sweep", config, "--resume", str(*folders)]) if config else ""
+    # A folder without saved jobs, as in results/reference, is of another machine: a new sweep is necessary.
+    saved = [word for folder in folders if any(folder.glob("job-*.json")) for word in ("--resume", str(folder))]
+    resume = shlex.join(["benchmarker", "sweep", config, *saved]) if config else ""
     baseline = baselines.pop() if len(baselines) == 1 else None
     return Collected(tuple(unique.values()), tuple(problems), baseline, resume)
 

@@ -32,7 +32,7 @@ from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.sweep_plan import Schedule
 from benchmarker.sweep.sweep_state import LiveTable, Progress, Sweep
-from benchmarker.sweep.workers import Ended, Line, Pool, Tools, Work, Worker, do, equip, why_unlike
+from benchmarker.sweep.workers import Ended, Line, Pool, Tools, Work, Worker, do, equip, on_cores_of, why_unlike
 
 STOP_LIMIT_S = 20.0
 SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
@@ -277,12 +277,13 @@ def _read_runtime_env(path: Path | None) -> dict[str, Any] | None:
 
 
 def prepare(setting: Setting, worker: Worker) -> Result:
-    card, jobs = _enter(setting, worker), list(setting.jobs.values())
+    (card, worker), jobs = _enter(setting, worker), list(setting.jobs.values())
     try:
         check_inputs(jobs)
         commit = setting.tools.look_for(jobs[0])
         print_line = partial(setting.lines.put.remote, worker.name)
-        environment = prepare_host(jobs[0].device, jobs, command=setting.tools.prepare_host, print_line=print_line)
+        with on_cores_of(worker):
+            environment = prepare_host(jobs[0].device, jobs, command=setting.tools.prepare_host, print_line=print_line)
     except BenchmarkerError as error:
         return Result(unfit=str(error))
     return Result(card, environment, commit, unfit=_refused_engine(setting))
@@ -291,11 +292,12 @@ def prepare(setting: Setting, worker: Worker) -> Result:
 def measure(
     setting: Setting, worker: Worker, work: Work, sweep: Sweep, shares_host: bool, files: Mapping[str, bytes]
 ) -> Result:
-    card, jobs = _enter(setting, worker), sweep.jobs
+    (card, worker), jobs = _enter(setting, worker), sweep.jobs
     print_line = partial(setting.lines.put.remote, worker.name)
     device, command = next(iter(jobs.values())).device, setting.tools.prepare_host
     try:
-        environment = setting.environments.get(card) or prepare_host(device, command=command, print_line=print_line)
+        with on_cores_of(worker):
+            environment = setting.environments.get(card) or prepare_host(device, command=command, print_line=print_line)
     except BenchmarkerError as error:
         return Result(unfit=str(error))
     if unfit := _refused_engine(setting) or why_unlike(jobs.values(), environment):
@@ -306,11 +308,10 @@ def measure(
             write_job(job, sweep.folder)
         for name, content in files.items():
             (sweep.folder / name).write_bytes(content)
-        worker = replace(worker, slot=int(card.rpartition("/")[2]) % worker.slots)
         try:
             equipment = equip(sweep, worker, environment, setting.tools, print_line)
             equipment.shares_host = shares_host
-            with equipment.in_use():
+            with on_cores_of(worker), equipment.in_use():
                 ended = do(sweep, equipment, worker, work)
             if ended.error:
                 raise ended.error
@@ -322,8 +323,11 @@ def measure(
         return Result(card, environment, files=contents, progress=replace(sweep.progress, records=[]))
 
 
-def _enter(setting: Setting, worker: Worker) -> str:
-    """Set the variables of the sweep's host in this process, and return the id of its GPU, such as `a1b2c3/0`."""
+def _enter(setting: Setting, worker: Worker) -> tuple[str, Worker]:
+    """Set the variables of the sweep's host in this process, and return the id of its GPU, such as `a1b2c3/0`.
+
+    Ray selects the GPU, so the worker is returned with the share of the cores that belongs to this GPU.
+    """
     import ray
 
     for name in filter(SET_BY_RAY.fullmatch, list(os.environ)):
@@ -335,7 +339,7 @@ def _enter(setting: Setting, worker: Worker) -> str:
     context = ray.get_runtime_context()
     cards = context.get_accelerator_ids().get("GPU", [])
     number = int(cards[0]) if cards and str(cards[0]).isdigit() else worker.slot
-    return f"{context.get_node_id()}/{number}"
+    return f"{context.get_node_id()}/{number}", replace(worker, slot=number % worker.slots)
 
 
 def engine_fingerprints() -> dict[str, str]:

@@ -5,7 +5,6 @@ A sweep can be pickled: a Ray worker receives a copy of it.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
 import statistics
@@ -170,8 +169,6 @@ class Equipment:
     starter: Starter
     print_line: Callable[[str], None]
     stop: SweepInterruption
-    cores: tuple[int, ...]
-    """Cores of the children; none if workers share them."""
     shares_host: bool = False
     """True if other workers of the host measure at the same time."""
     is_unwatched: bool = False
@@ -179,12 +176,8 @@ class Equipment:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Watch the GPU, and run this thread and its children on the worker's cores."""
+        """Watch the GPU, and close the starter of processes at the end."""
         with ExitStack() as stack:
-            if self.cores:
-                # Ray uses the process again for other tasks.
-                stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
-                os.sched_setaffinity(0, self.cores)
             stack.callback(self.starter.close)
             if self.monitor:
                 stack.enter_context(self.monitor.running())

@@ -12,7 +12,8 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -157,15 +158,34 @@ def equip(
     stop: SweepInterruption | None = None,
 ) -> Equipment:
     """Return the equipment of a worker; `variables` are environment variables of its children."""
-    cores: tuple[int, ...] = ()
-    if worker.slots > 1 and hasattr(os, "sched_getaffinity"):
-        cores = share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
     modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
     starter = Starter(modules, variables=variables, print_line=print_line)
     # Workers that share cores disturb each other, which the flag shared_host records.
-    watch_host = tools.watch_host if worker.slots == 1 or cores else None
+    watch_host = tools.watch_host if worker.slots == 1 or cores_of(worker) else None
     monitor, stop = tools.find_monitor(environment), stop or SweepInterruption()
-    return Equipment(worker.name, environment, monitor, watch_host, starter, print_line, stop, cores)
+    return Equipment(worker.name, environment, monitor, watch_host, starter, print_line, stop)
+
+
+def cores_of(worker: Worker) -> tuple[int, ...]:
+    """Return the worker's share of this thread's cores; () if it uses all of them."""
+    if worker.slots == 1 or not hasattr(os, "sched_getaffinity"):
+        return ()
+    return share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
+
+
+@contextmanager
+def on_cores_of(worker: Worker) -> Iterator[None]:
+    """Run this thread, and the processes that it starts, on the worker's cores."""
+    cores = cores_of(worker)
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
@@ -254,7 +274,9 @@ class LocalPool(Pool):
             print_line(worker.line(text))
 
         try:
-            environment = prepare_host(device, jobs, command=command, variables=variables, print_line=print_named)
+            # The environment has the number of the worker's cores, which is part of the cells' keys.
+            with on_cores_of(worker):
+                environment = prepare_host(device, jobs, command=command, variables=variables, print_line=print_named)
             if device == "auto" and environment.device.kind == "cpu":
                 reason = "this host has no such GPU (see 'benchmarker doctor'); --device cpu measures on its processor"
                 raise DeviceError(reason)
@@ -305,7 +327,7 @@ class LocalPool(Pool):
         self._stop.request(self._threads)
 
     def _serve(self, worker: Worker, equipment: Equipment) -> None:
-        with equipment.in_use():
+        with on_cores_of(worker), equipment.in_use():
             while (item := self._inboxes[worker.name].get()) and not self._stop.requests:
                 work, equipment.shares_host = item
                 self._events.put(do(self._sweep, equipment, worker, work))

@@ -168,3 +168,9 @@ def test_a_comparison_is_printed_as_its_answer_and_one_table():
     printed = str(compare_records([record("fp16", cell([2.0])), record("int8", cell([1.0]))]))
     assert "| int8" in printed
     assert "Row(" not in printed
+
+
+def test_a_workload_may_be_written_with_a_hyphen():
+    code, printed = typed("run", "context-parallel", "--help")
+    assert code == 0
+    assert "benchmarker run context_parallel" in printed

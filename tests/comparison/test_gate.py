@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.gate import Gate, check, gate_blocks
+from benchmarker.comparison.gate import Gate, check, gate_blocks, what_changed
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare
@@ -128,4 +128,18 @@ The ratio is that of the rates shown. A cell fails if its rate before is more th
         "and a ratio of 1 is excluded, after Holm's correction over the table; if it was measured before and fails "
         "now, in all rounds or in so many that it cannot be tested; or if its variant is missing now. "
         "[low, high] is the 95 % interval from one median per process, unpaired (Welch); same: within ±2 %.\n"
+    )
+
+
+def test_the_libraries_of_a_variant_without_a_counterpart_are_no_difference():
+    versions = {"torch": "2.11.0", "transformers": "5.17.0"}
+    libraries = [versions, versions | {"torchao": "0.18.0"}, versions | {"gptqmodel": "7.6.0"}]
+    fp16, int8, gptq = (
+        record(quant, environment=environment(packages=packages))
+        for quant, packages in zip(("fp16", "int8", "gptq"), libraries, strict=True)
+    )
+    assert what_changed([int8], [fp16, int8, gptq], force=False) == ()
+    assert what_changed([fp16], [int8, gptq], force=False) == (
+        "torchao: unknown before, 0.18.0 after",
+        "gptqmodel: unknown before, 7.6.0 after",
     )

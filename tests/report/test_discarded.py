@@ -31,6 +31,12 @@ def interrupted(tmp_path: Path) -> Path:
     return save(tmp_path, *tries(0), *tries(1), only_disturbed, stopped)
 
 
+def test_an_interrupted_try_that_was_disturbed_is_not_called_used(tmp_path: Path) -> None:
+    _, printed = typed("compare", save(tmp_path, record("fp16", DISTURBED, sweep=SWEEP, status="interrupted")))
+    assert printed.lstrip().startswith("No variant has a number; the caveats give the reasons.\n")
+    assert "the cells it finished are used" not in printed
+
+
 @pytest.mark.parametrize("options", [["compare"], ["compare", "--all"], ["report"]])
 def test_discarded_tries_are_no_processes(interrupted: Path, options: list[str]) -> None:
     _, printed = typed(*options, interrupted)

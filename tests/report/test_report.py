@@ -27,6 +27,7 @@ from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.record import Conditions, Kernel, Memory
 from benchmarker.schema.registry import workload_of
+from benchmarker.workloads.generation.record import NO_TOKENIZER
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
 
@@ -357,6 +358,9 @@ def test_the_command_names_the_checkpoint_and_is_left_out_for_a_folder_of_random
     made = {"id": "/models/made", "files_sha256": "0f"}
     random = compared(tmp_path / "random", record("fp16", model={**made, "load_format": "dummy"}))
     assert not any(line.startswith("Run it") for line in lines_of(random))
+    # `generate` needs a tokenizer.
+    unreadable = compared(tmp_path / "ids", record("fp16", cell([1.0], prompt_source=NO_TOKENIZER), model=made))
+    assert not any(line.startswith("Run it") for line in lines_of(unreadable))
     packed = compared(tmp_path / "packed", record("fp16", model={**made, "checkpoint": "/models/packed"}))
     assert lines_of(packed)[-1].startswith("Run it: `benchmarker generate --model /models/packed --quant fp16")
 
@@ -405,10 +409,13 @@ def test_no_chart_draws_a_variant_without_a_number(tmp_path):
 def test_the_answer_ends_with_the_command_that_decides(tmp_path):
     save(tmp_path / "s", *rounds("fp16", [1.40, 1.42, 1.38]), *rounds("int8", [1.30, 1.39, 1.33]))
     (tmp_path / "s" / "sweep.json").write_text('{"config": "configs/x.yaml", "baseline": "fp16"}')
-    comparison = compare(tmp_path / "s")
-    lines = lines_of(comparison)
+    lines = lines_of(compare(tmp_path / "s"))
     assert lines[0].startswith("**Not decided:** int8 or fp16 may be the fastest; int8 relative to fp16: [")
-    assert lines[1] == f"1 more round would decide: `benchmarker sweep configs/x.yaml --resume {tmp_path}/s --rounds 4`"
+    # Without saved jobs, the records are of another machine.
+    assert lines[1] == "1 more round would decide: `benchmarker sweep configs/x.yaml --rounds 4`"
+    (tmp_path / "s" / "job-int8.json").write_text('{"job_version": 2}')
+    resumed = f"1 more round would decide: `benchmarker sweep configs/x.yaml --resume {tmp_path}/s --rounds 4`"
+    assert lines_of(compare(tmp_path / "s"))[1] == resumed
 
 
 def test_the_command_that_decides_ends_an_unfinished_round(tmp_path):

@@ -161,6 +161,18 @@ def test_each_card_measures_entire_rounds(tmp_path: Path) -> None:
     assert {line.worker for line in stage.order()} == {"local:0", "local:1"}
 
 
+def test_a_worker_is_prepared_and_measured_on_the_same_cores(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=4, variants=["a"])
+    # The number of cores is part of a cell's key, so that a worker prepared on other cores would be refused.
+    note = "grep Cpus_allowed_list /proc/self/status >>"
+    stage.prepare_host = ("sh", "-c", f"{note} '{tmp_path}/prepared'; cat '{tmp_path}/environment.json'")
+    stage.wrap = ("sh", "-c", f"{note} '{tmp_path}/measured'; exec \"$@\"", "sh")
+    assert stage.sweep(places=TWO) == []
+    prepared, measured = (set((tmp_path / name).read_text().splitlines()) for name in ("prepared", "measured"))
+    assert measured <= prepared
+    assert len(prepared) == min(2, len(os.sched_getaffinity(0)))
+
+
 def test_the_records_of_a_card_equal_those_without_places_but_for_the_worker(tmp_path: Path) -> None:
     alone, card = Stage(tmp_path / "alone"), Stage(tmp_path / "card")
     alone.sweep()

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarker.checkpoints.files import shipped_text
 from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.workloads.generation.record import NO_TOKENIZER
 from benchmarker.workloads.generation.spec import Point
 
 Window = tuple[int, ...]
@@ -58,7 +59,7 @@ def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_t
         SpecError: A text prompt has no token.
     """
     window = _random_window(vocabulary) if tokenizer is None else _text_window(tokenizer)
-    source = "random ids (no tokenizer)" if tokenizer is None else "shipped text"
+    source = NO_TOKENIZER if tokenizer is None else "shipped text"
     numbers = [0] * point.batch_size
     if point.has_distinct_prompts:
         numbers = _different(window, point.prompt_tokens or point.depth, point.batch_size)

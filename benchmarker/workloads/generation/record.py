@@ -14,6 +14,8 @@ from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFac
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
 from benchmarker.schema.record import CellBase, Demand, Missing, Profile, RunRecord, VariantFacts
 
+NO_TOKENIZER = "random ids (no tokenizer)"
+
 
 class GenerationDemand(Demand):
     """Least work of one cell, from the loaded tensors.

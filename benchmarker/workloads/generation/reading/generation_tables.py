@@ -26,7 +26,7 @@ from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.record import status_words
 from benchmarker.workloads.generation.generation_job import chosen_options, runs_in_generate
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.record import NO_TOKENIZER, GenerationRecord
 
 Columns = list[Column[GenerationRow]]
 QUICK_QUALITY = code("--quality quick")
@@ -210,12 +210,13 @@ TEXTS = {"qwen3-small": "The function returns"}  # Example prompts for models th
 def generate_command(records: Sequence[GenerationRecord]) -> str:
     """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Return '' for an external engine, for several GPUs, for an imported record, for a shape without weights and for a
-    folder of random weights.
+    Return '' for an external engine, for several GPUs, for an imported record, for a shape without weights, for a
+    folder of random weights and for a model without a tokenizer.
     """
     first = records[0]
     model_id = first.model.checkpoint or first.model.id
     can_run = runs_in_generate(first.variant.engine, first.model)
+    can_run &= first.model.load_format == "dummy" or not first.cells or first.cells[0].prompt_source != NO_TOKENIZER
     if not can_run or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", model_id]
