@@ -200,9 +200,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             )
         if procedure.energy:
             raise SpecError("procedure.energy: is counted during each load, if the GPU has a counter; leave it out")
-        measured = {"profile": procedure.profile, "limits": procedure.limits}
-        for name, is_wanted in measured.items():
-            if is_wanted:
+        for name in ("profile", "limits"):
+            if getattr(procedure, name):
                 raise SpecError(f"procedure.{name}: is not measured for a server, which is another process")
 
     # Measuring
