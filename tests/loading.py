@@ -13,7 +13,7 @@ from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
-from benchmarker.quantization.load import load_facts, load_quantized, prepare_checkpoint
+from benchmarker.quantization.load import find_checkpoint, load_facts, load_quantized, prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts, ModelSpec
@@ -52,7 +52,8 @@ def prepare(
 ) -> Checkpoint:
     spec = ModelSpec(id=str(model), load_format="dummy" if dummy else "auto", dtype=dtype)
     variant = VariantSpec(name=quant, quant=quant, options=options)
-    return prepare_checkpoint(spec, variant, CpuDevice(), log or Silent())
+    checkpoint = find_checkpoint(spec, variant, progress=log, device="cpu")
+    return prepare_checkpoint(checkpoint, variant, spec.dtype, CpuDevice(), log or Silent())
 
 
 def load(model: Path | str, quant: str, *, dummy: bool = False, dtype: str = "float16", **options: Scalar) -> Loaded:

@@ -2,6 +2,9 @@
 
     python tests/null_server.py --port 8000 --ttft-s 0.1 --itl-s 0.03
 
+--times FILE appends a line of JSON for each answer: Unix time (`at`), and by time.perf_counter when it was `received`
+and its tokens were `sent`, which is later than planted if the processor is busy;
+--log-probability is that of every token of a prompt that is to be scored (`echo`);
 --late-every 20 --late-s 0.5 delays every twentieth answer by half a second;
 --die-after ends it after so many requests; --usage-with-choice answers like llama-server, whose last choice is empty.
 """
@@ -13,6 +16,7 @@ import asyncio
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 METRICS = 'vllm:num_preemptions_total{engine="0"} 2.0\nvllm:num_requests_running 3\nvllm:num_requests_waiting 1\n'
@@ -39,13 +43,16 @@ class NullServer:
             if path.endswith("/completions"):
                 await self.complete(json.loads(body), writer, started_s)
             else:
-                models = json.dumps({"data": [{"id": "null"}]})
-                text = (METRICS if path == "/metrics" else models).encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+                answer(writer, METRICS if path == "/metrics" else json.dumps({"data": [{"id": "null"}]}))
             await writer.drain()
 
     async def complete(self, request: dict[str, Any], writer: asyncio.StreamWriter, started_s: float) -> None:
+        if request.get("echo"):
+            logs = [None, *[self.arguments.log_probability] * len(request["prompt"])]
+            answer(writer, json.dumps({"choices": [{"logprobs": {"token_logprobs": logs}}]}))
+            return
         self.requests += 1
+        at_s, received_s, sent_s = time.time(), started_s, []
         if self.requests == self.arguments.die_after:
             print("error: planted end", flush=True)
             sys.exit(3)
@@ -57,11 +64,20 @@ class NullServer:
             due_s = started_s + self.arguments.ttft_s + number * self.arguments.itl_s
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             send(writer, {"choices": [{"text": " a"}]})
+            sent_s.append(time.perf_counter())
             await writer.drain()
         choices = [{"text": ""}] if self.arguments.usage_with_choice else []
         send(writer, {"choices": choices, "usage": {"prompt_tokens": len(prompt), "completion_tokens": count}})
         send(writer, "[DONE]")
         writer.write(b"0\r\n\r\n")
+        if self.arguments.times:
+            with self.arguments.times.open("a") as file:
+                print(json.dumps({"at": at_s, "received": received_s, "sent": sent_s}), file=file)
+
+
+def answer(writer: asyncio.StreamWriter, text: str) -> None:
+    body = text.encode()
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
 
 def send(writer: asyncio.StreamWriter, data: dict[str, Any] | str) -> None:
@@ -76,6 +92,8 @@ async def main() -> None:
     parser.add_argument("--itl-s", type=float, default=0.0)
     parser.add_argument("--late-every", type=int, default=0)
     parser.add_argument("--late-s", type=float, default=0.0)
+    parser.add_argument("--log-probability", type=float, default=-3.0)
+    parser.add_argument("--times", type=Path)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--usage-with-choice", action="store_true")
     arguments = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,13 @@ def quality(*, kl: float = 0.0281, perplexity: float = 13.2, noise: float = 1e-6
         noise=change.model_copy(update={"kl_mean": noise, "ln_ratio": 0.0}),
         **{**defaults, **fields},
     )
+
+
+def failed_quality(perplexity: float = 9_000.0) -> Quality:
+    """Return the quality of a variant with a far larger perplexity than the baseline's."""
+    made = quality(kl=6.5, perplexity=perplexity)
+    ln_ratio = math.log(perplexity / made.baseline_perplexity)
+    return made.model_copy(update={"against": made.against.model_copy(update={"ln_ratio": ln_ratio})})
 
 
 def baseline_quality() -> Quality:

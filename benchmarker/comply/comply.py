@@ -80,11 +80,11 @@ def comply(
     file = file.with_findings(_kept(output, file, [name for name in names if name not in chosen]))
     for name in () if reason else chosen:
         report(f"{name}: opening it again")
-        found = []
+        findings = []
         for finding in _in_process(job_path(folder, name), by_variant[name], name):
             report(f"  {finding.check}: {finding.outcome}")
-            found.append(finding)
-        file = file.with_findings(found)
+            findings.append(finding)
+        file = file.with_findings(findings)
         write(file)
     write(file)
     return file
@@ -133,8 +133,9 @@ def _in_process(job: Path, records: Iterable[Path], variant: str) -> Iterator[Fi
 
 
 def answer_line(file: ComplyFile) -> str:
-    passed, failed, skipped = file.of("passed"), file.of("failed"), file.of("not applicable")
-    end = f"; {len(skipped)} not applicable." if skipped else "."
+    passed, failed = file.of("passed"), file.of("failed")
+    counts = {name: len(file.of(name)) for name in ("disturbed", "not applicable")}
+    end = "".join(f"; {count} {name}" for name, count in counts.items() if count) + "."
     if not failed:
         return f"All {len(passed)} checks passed on {file.device}{end}"
     names = ", ".join(dict.fromkeys(finding.title for finding in failed))

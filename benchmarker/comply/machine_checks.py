@@ -74,7 +74,7 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
         twin[number] = decode_s(DELAY_S * TWIN_SLOWER)
     reported_s = statistics.median(plain.values())
     error = reported_s / DELAY_S - 1
-    found = paired_ratio(plain, twin)
+    ratio = paired_ratio(plain, twin)
     return [
         judged(
             "planted delay",
@@ -84,9 +84,9 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
         ),
         judged(
             "slower twin",
-            f"a twin {TWIN_SLOWER - 1:.0%} slower is reported {found.value:.4f} times as fast; "
+            f"a twin {TWIN_SLOWER - 1:.0%} slower is reported {ratio.value:.4f} times as fast; "
             f"limit {WITHIN:.1%} of the planted ratio",
-            holds=abs(found.value * TWIN_SLOWER - 1) <= WITHIN,
+            holds=abs(ratio.value * TWIN_SLOWER - 1) <= WITHIN,
         ),
     ]
 
@@ -117,13 +117,13 @@ def check_memory(device: Device) -> Finding:
 
 def check_power(*, seed: int = 1) -> Finding:
     """Check that a variant that is 3 % slower gets the verdict "slower" in at least 95 of 100 simulated sweeps."""
-    found = found_slower(ROUND_NOISE, seed=seed)
+    slower = found_slower(ROUND_NOISE, seed=seed)
     noisy = found_slower(LARGE_NOISE, seed=seed)
     return judged(
         "power of the test",
-        f"called slower in {found} of {SWEEPS} simulated sweeps of {ROUNDS} rounds with {ROUND_NOISE:.1%} noise "
+        f"called slower in {slower} of {SWEEPS} simulated sweeps of {ROUNDS} rounds with {ROUND_NOISE:.1%} noise "
         f"({noisy} with {LARGE_NOISE:.0%}); at least {LEAST_FOUND}",
-        holds=found >= LEAST_FOUND,
+        holds=slower >= LEAST_FOUND,
     )
 
 

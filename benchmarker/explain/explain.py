@@ -61,6 +61,8 @@ class Explanation(Timed):
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
     """Return the explanation of a variant's speed, from the first profile and the times of all records."""
     workload = workload_of(records[0].workload)
+    if void := type(records[0]).why_void(records):
+        return NotExplained(name, void)
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
         return timed

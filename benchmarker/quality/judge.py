@@ -20,7 +20,7 @@ import torch
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import load_tokenizer
-from benchmarker.core.errors import ModelError, QualityError, SpecError, UnsupportedError
+from benchmarker.core.errors import ModelError, QualityError, SpecError, UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import TokenIds, TokenSource
 from benchmarker.hardware.device import Device
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 BASELINE = QuantSpec(quant="fp16")
 PREFILL_TOP = 100
 NOISE_WINDOWS = 16
+MOST_NATS = 50.0  # Mean of a perplexity of 5e21; that of chance is 12. Larger ones overflow.
 PROMPTS = 8
 PROMPT_TOKENS = 32
 NEW_TOKENS = 32
@@ -222,6 +223,8 @@ def _judge(plan: Plan, subject: Subject, file: scoring.File, device: Device, pro
     # The first run replaces the variant's predictions by the baseline's, with which the second run is compared.
     scores = score(range(windows), replace=True)
     noise = score(spread(NOISE_WINDOWS, windows).tolist(), replace=False)
+    if (nats := float(scores.nats.mean())) > MOST_NATS:
+        raise WrongResultError(f"--quality: {plan.name} predicts at {nats:.0f} nats a token: its output is wrong")
     value, error = perplexity(scores.nats)
     return Quality(
         size=plan.size,

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
-from benchmarker.core.errors import QualityError
+from benchmarker.core.errors import QualityError, WrongResultError
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import TokenSource
 from benchmarker.quality.evaluation_text import SCORED_FROM, Windows
@@ -172,7 +172,7 @@ def save_step_predictions(
         if scores is None:
             return False
         if not np.isfinite(scores.log_probabilities).all():
-            raise _not_finite(name, window, len(windows.ids), dtype)
+            raise WrongResultError(_not_finite(name, window, len(windows.ids), dtype))
         saved.put(window, torch.from_numpy(scores.log_probabilities), torch.from_numpy(windows.targets[window]))
     return True
 
@@ -184,6 +184,8 @@ def save_prefill_predictions(
         if (scores := source.prefill_scores(windows.ids[window].tolist())) is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)
+        if np.isnan(scores.log_probabilities[rows]).any():
+            raise WrongResultError(f"--quality: {name} gives predictions that are not numbers")
         order = scores.log_probabilities[rows].argsort(axis=1, kind="stable")[:, ::-1]
         logs = np.take_along_axis(scores.log_probabilities[rows], order, axis=1)
         tokens = np.take_along_axis(scores.ids[rows], order, axis=1)
@@ -226,7 +228,7 @@ def predictions(
             every: Tensor = model(input_ids=ids[window : window + 1], use_cache=False, **extra).logits
             logits = every[0, -windows.scored - 1 : -1]
             if not bool(torch.isfinite(logits).all()):
-                raise _not_finite(name, window, len(ids), model.dtype)
+                raise QualityError(_not_finite(name, window, len(ids), model.dtype))
         yield window, logits, targets[window]
 
 
@@ -238,11 +240,11 @@ def _with_progress(numbers: Sequence[int], progress: Progress, what: str) -> Ite
             progress.step(what, done, len(numbers))
 
 
-def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> QualityError:
+def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> str:
     remedy = f"the range of {str(dtype).removeprefix('torch.')} is wide enough, so check the weights"
     if dtype == torch.float16:
         remedy = "try --dtype bfloat16, whose range is wider"
-    return QualityError(
+    return (
         f"--quality: {name} gives logits that are not finite in window {window + 1} of {windows}, so that "
         f"there is no perplexity; {remedy}"
     )

@@ -178,12 +178,7 @@ def _torchao_type(stored: dict[str, Any]) -> dict[str, Any]:
     return default if isinstance(default, dict) else {}
 
 
-def with_fused_experts(
-    checkpoint: Checkpoint,
-    options: Options,  # noqa: ARG001
-    target: Target,  # noqa: ARG001
-    progress: Progress,  # noqa: ARG001
-) -> Checkpoint:
+def with_fused_experts(checkpoint: Checkpoint, *_: object) -> Checkpoint:
     """Return the checkpoint with `fused_experts` set to its expert weights of shape [experts, outputs, inputs].
 
     Weights of shape [experts, inputs, outputs] are left out: torchao would compute a scale per input, not per output.

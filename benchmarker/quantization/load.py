@@ -168,23 +168,9 @@ def _counted(names: Iterator[str]) -> dict[str, int]:
 
 
 def prepare_checkpoint(
-    model: ModelSpec,
-    variant: QuantSpec,
-    device: Device,
-    progress: Progress,
-    *,
-    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
-    is_external: bool = False,
+    checkpoint: Checkpoint, variant: QuantSpec, dtype: DType, device: Device, progress: Progress
 ) -> Checkpoint:
-    checkpoint = find_checkpoint(
-        model,
-        variant,
-        progress=progress,
-        device=device.torch_name,
-        check_config=check_config,
-        is_external=is_external,
-    )
-    target = Target(device.torch_name, model.dtype)
+    target = Target(device.torch_name, dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
 
 
@@ -309,7 +295,8 @@ def load_model(
 def prepare_and_load(
     model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress
 ) -> tuple[Loaded, Checkpoint]:
-    checkpoint = prepare_checkpoint(model, variant, device, progress)
+    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
+    checkpoint = prepare_checkpoint(checkpoint, variant, model.dtype, device, progress)
     target = Target(device.torch_name, model.dtype)
     return load_quantized(variant.quant, checkpoint, loader_options(variant), target, progress), checkpoint
 

@@ -13,7 +13,8 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.record_io import write_atomically
 
 COMPLY_FILE = "comply.json"
-Outcome = Literal["passed", "failed", "not applicable"]
+Outcome = Literal["passed", "failed", "disturbed", "not applicable"]
+"""`disturbed`: other programs explain a time outside its limits; the check decides nothing."""
 
 
 class Finding(Plain):
@@ -43,14 +44,15 @@ class ComplyFile(Plain):
 
     @property
     def passed_variants(self) -> list[str]:
-        """Names of the opened variants without a failed check."""
-        failed = {finding.variant for finding in self.of("failed")}
+        """Names of the opened variants without a failed or disturbed check."""
+        doubtful = {finding.variant for finding in (*self.of("failed"), *self.of("disturbed"))}
         names = dict.fromkeys(finding.variant for finding in self.of("passed"))
-        return [name for name in names if name and name not in failed]
+        return [name for name in names if name and name not in doubtful]
 
 
-def judged(check: str, text: str, *, holds: bool, variant: str | None = None) -> Finding:
-    return Finding(check=check, outcome="passed" if holds else "failed", text=text, variant=variant)
+def judged(check: str, text: str, *, holds: bool, variant: str | None = None, is_disturbed: bool = False) -> Finding:
+    outcome: Outcome = "passed" if holds else "disturbed" if is_disturbed else "failed"
+    return Finding(check=check, outcome=outcome, text=text, variant=variant)
 
 
 def not_applicable(check: str, reason: str, variant: str | None = None) -> Finding:
@@ -81,10 +83,9 @@ def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
             lines.append(f"left out: {path}: {first_problem(error, ComplyFile)}")
             continue
         passed, failed = file.of("passed"), file.of("failed")
-        lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
-        names = file.passed_variants
-        marked = f"; no check of {', '.join(names)} failed" if names else ""
-        lines += [
-            f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}{marked}"
-        ]
+        doubtful = (*failed, *file.of("disturbed"))
+        lines += [f"{finding.title}: {finding.outcome} in `benchmarker comply`: {finding.text}" for finding in doubtful]
+        marked = f"; no check of {', '.join(names)} failed" if (names := file.passed_variants) else ""
+        share = f"{len(passed)} of {len(passed + failed)} checks passed on {file.device}"
+        lines.append(f"`benchmarker comply`: {share}{marked}")
     return tuple(lines)

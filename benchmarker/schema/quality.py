@@ -153,6 +153,16 @@ class Quality(Plain):
         return self.against.kl_mean < SILENT_KL
 
     @property
+    def why_failed(self) -> str | None:
+        """Return why a form with these predictions gets no speed; None if it may have a speed."""
+        if self.against.ln_ratio <= math.log(FAILED_RATIO):
+            return None
+        return (
+            f"its perplexity {decimal(self.perplexity)} is over {FAILED_RATIO:g} times that of {self.baseline} "
+            f"({decimal(self.baseline_perplexity)}): its output is wrong"
+        )
+
+    @property
     def is_distinguishable(self) -> bool:
         return self.against.kl_mean > self.noise.kl_mean
 
@@ -169,6 +179,9 @@ class Quality(Plain):
         )
 
 
+FAILED_RATIO = 10.0
+"""Ratio to the baseline's perplexity above which predictions are wrong. The value is our choice: rounding
+`qwen3-small` to 2 bits in groups of 128 gives 4.4."""
 SILENT_KL = 0.01
 """Divergence, in nats per token, below which it does not rank variants (arXiv 2606.19558). The value is our choice."""
 

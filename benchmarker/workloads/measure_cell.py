@@ -14,10 +14,6 @@ from benchmarker.schema.job import Procedure
 from benchmarker.workloads.session import Bench
 
 
-def _ignored(number: int, sample: Any) -> None:
-    pass
-
-
 def measure_cell(
     bench: Bench,
     point: Any,
@@ -25,8 +21,8 @@ def measure_cell(
     device: Device,
     *,
     device_memory: DeviceMemory | None = None,
-    after_each: Callable[[int, Any], None] = _ignored,
-    after_warmup: Callable[[int, Any], None] = _ignored,
+    after_each: Callable[[int, Any], None] = lambda number, sample: None,
+    after_warmup: Callable[[int, Any], None] = lambda number, sample: None,
 ) -> Any:
     """Return the measured cell. If memory runs out or the variant is unsupported, this is the cell's status.
 

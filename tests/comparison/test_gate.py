@@ -10,7 +10,7 @@ from benchmarker.comparison.gate import Gate, check, gate_blocks, what_changed
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare
-from tests.records import cell, environment, failed_cell, record, rounds, save
+from tests.records import cell, environment, failed_cell, failed_quality, record, rounds, save
 
 STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
 
@@ -46,6 +46,13 @@ def test_getting_faster_passes(tmp_path):
 def test_a_cell_that_fails_now_fails_the_gate(tmp_path):
     crashed = [record("fp16", failed_cell("oom_gpu", "no room"), round_number=number) for number in range(3)]
     assert gate(tmp_path, rounds("fp16", STEADY), crashed).is_failed
+
+
+def test_a_variant_whose_quality_fails_now_fails_the_gate(tmp_path):
+    after = rounds("fp16", STEADY)
+    after[0] = after[0].model_copy(update={"quality": failed_quality()})
+    found = gate(tmp_path, rounds("fp16", STEADY), after)
+    assert (found.is_failed, found.changes[0].ratio) == (True, None)
 
 
 def test_a_cell_that_crashes_in_most_rounds_now_fails_the_gate(tmp_path):

@@ -207,6 +207,19 @@ def test_an_installed_llama_server_that_does_not_start_is_one_line(tmp_path):
     SERVERS["llama-server"].check(marker(tmp_path))
 
 
+def test_llama_server_scores_a_text_by_forced_tokens(monkeypatch):
+    def answer(url, body):
+        (token,) = map(int, body["logit_bias"])
+        logprob = None if token == 9 else -token / 10
+        return {"choices": [{"logprobs": {"content": [{"id": min(token, 9), "logprob": logprob}]}}]}
+
+    monkeypatch.setattr(servers, "post", answer)
+    score = SERVERS["llama-server"].log_probabilities
+    assert score("http://host", [3, 5, 7, 9]) == [-0.5, -0.7, None]
+    with pytest.raises(LookupError, match="it generated the token 9 in place of 11"):
+        score("http://host", [3, 11])
+
+
 def test_facts_of_a_log():
     log = (
         "(EngineCore pid=9) INFO Model loading took 3.50 GiB memory and 2.1 seconds\n"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.decoders.eager import EagerDecoder
@@ -153,7 +154,7 @@ def test_top_k_is_labelled_and_is_a_lower_bound(peaked: Path, tmp_path: Path, in
     assert top.perplexity == pytest.approx(whole.perplexity, rel=1e-5)
 
 
-def test_logits_that_are_not_finite_keep_the_times_and_give_a_reason(
+def test_logits_that_are_not_finite_give_a_reason_in_place_of_a_speed(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = load_file(model_folder / "model.safetensors")
@@ -167,10 +168,12 @@ def test_logits_that_are_not_finite_keep_the_times_and_give_a_reason(
     assert (record.status, record.quality) == ("complete", None)
     assert record.no_quality
     assert (record.no_quality.error_kind, record.no_quality.reason) == (
-        "quality",
+        "wrong_result",
         "--quality: fp16 gives logits that are not finite in window 1 of 2, so that there is no perplexity; "
         "the range of bfloat16 is wide enough, so check the weights",
     )
+    row = results_of_records([record]).rows[0]
+    assert (row.status, row.pace, row.reason) == ("invalid", None, record.no_quality.reason)
     assert list(scratch.iterdir()) == []
 
 

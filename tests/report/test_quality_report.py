@@ -54,6 +54,34 @@ def test_quality_stands_in_a_table_of_its_own() -> None:
     ]
 
 
+WRONG = "its perplexity 9000 is over 10 times that of fp16 of Qwen/Qwen3-4B in float16 (12.98): its output is wrong"
+
+
+def test_a_variant_whose_quality_failed_has_a_reason_in_place_of_a_speed() -> None:
+    wrong, *others = records.rounds("int8", [0.5, 0.5, 0.5])
+    wrong = wrong.model_copy(update={"quality": records.failed_quality()})
+    results = compare_records([*records.rounds("fp16", [1.0, 1.0, 1.0]), wrong, *others])
+    row = next(row for row in results.rows if row.variant == "int8")
+    assert (row.status, row.reason, row.pace, row.speed_up) == ("invalid", WRONG, None, None)
+    page = to_markdown(results)
+    assert f"invalid: {WRONG}" in page
+    assert "int8 is faster" not in page
+    assert next(each.why for each in results.explained if each.variant == "int8") == WRONG
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"quality": records.failed_quality(129.0)}, "ok"),
+        ({"no_quality": records.missing("out of memory while scoring", "quality")}, "ok"),
+        ({"no_quality": records.missing("logits that are not finite", "wrong_result")}, "invalid"),
+    ],
+)
+def test_only_a_failed_quality_check_withholds_the_speed(fields: dict[str, Any], status: str) -> None:
+    results = compare_records([records.record("fp16"), records.record("int8", **fields)])
+    assert [row.status for row in results.rows] == ["ok", status]
+
+
 def test_the_page_has_the_same_table_and_caption() -> None:
     page = to_html(compare_records([records.record("fp16"), records.record("gptq", quality=records.quality())]), ())
     assert "0.0281 ± 0.0009" in page

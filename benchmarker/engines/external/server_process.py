@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -10,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarker.core.errors import BenchmarkerError, ErrorKind
 
@@ -55,6 +58,19 @@ def read(url: str, *, limit_s: float = 5.0) -> str | None:
     except (OSError, ValueError):
         return None
     return body.decode(errors="replace")
+
+
+def post(url: str, body: Mapping[str, Any], *, limit_s: float = 60.0) -> Any:
+    """Return the JSON with which a server answers a request. Raises ServerError with the first line of its error."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with PROXY_FREE.open(request, timeout=limit_s) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise ServerError(error.read().decode(errors="replace")[:200]) from None
+    except (OSError, ValueError) as error:
+        raise ServerError(f"no answer: {error}") from None
 
 
 class ServerProcess:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from benchmarker.checkpoints.gguf_file import why_no_gguf
 from benchmarker.core.formatting import GIB
 from benchmarker.engines.external.environments import EngineError, Marker, why_not_installed
 from benchmarker.engines.external.llama_cpp import LlamaCppOptions, physical_cores
-from benchmarker.engines.external.server_process import HOST
+from benchmarker.engines.external.server_process import HOST, post
 from benchmarker.engines.external.sglang import SglangOptions
 from benchmarker.engines.external.vllm import VllmOptions
 from benchmarker.quantization.base import Options
@@ -30,6 +30,7 @@ from benchmarker.quantization.base import Options
 MIB = 1 << 20
 MODEL = "model"  # Name of the model in requests.
 DEFAULT_SLOTS = 16
+FORCED = 10_000.0  # Bias by which a token is certain.
 VERSION_S = 60.0  # Longest time in which llama-server prints its version.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -100,6 +101,15 @@ class Server:
 
     def check(self, marker: Marker) -> None:
         """Start a newly installed program once. Raises EngineError."""
+
+    def log_probabilities(self, url: str, ids: Sequence[int]) -> list[float | None]:
+        """Return the log-probability of each token but the first; None if it is not finite.
+
+        Raises ServerError, LookupError or TypeError if the server gives none.
+        """
+        body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        answer = post(f"{url}/v1/completions", body)
+        return list(answer["choices"][0]["logprobs"]["token_logprobs"][1 : len(ids)])
 
     def log_facts(self, log: str) -> dict[str, int | None]:
         return {pattern.field: pattern.read(log) for pattern in self.patterns}
@@ -209,6 +219,18 @@ class LlamaServer(Server):
             problem = str(error)
         if problem:
             raise EngineError(f"{self.name}: {program} --version failed: {problem}")
+
+    def log_probabilities(self, url: str, ids: Sequence[int]) -> list[float | None]:
+        """Force each token by a bias, which its reported log-probability excludes: llama-server has no `echo`."""
+        logs = []
+        for place in range(1, len(ids)):
+            body = {"model": MODEL, "prompt": ids[:place], "max_tokens": 1, "temperature": 0, "logprobs": 1}
+            body |= {"logit_bias": {str(ids[place]): FORCED}, "cache_prompt": True}
+            token = post(f"{url}/v1/completions", body)["choices"][0]["logprobs"]["content"][0]
+            if token["id"] != ids[place]:
+                raise LookupError(f"it generated the token {token['id']} in place of {ids[place]}")
+            logs.append(token["logprob"])
+        return logs
 
     def max_requests(self, options: Options, launch: Launch) -> int:
         assert isinstance(options, LlamaServerOptions)

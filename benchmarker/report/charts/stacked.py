@@ -93,6 +93,8 @@ def _panel(axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
+    if records and type(records[0]).why_void(records):
+        return None
     return next((record.profile for record in records if record.profile and not record.is_disturbed), None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.quantization.stored_formats import unpacked_words
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
-from benchmarker.schema.record import Energy, Missing
+from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.generation_job import refuse_too_large
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import SourceBenchmarker
@@ -51,14 +52,7 @@ def find_inputs(job: GenerationJob, device: Device, session: Session) -> Inputs:
     """Find the checkpoint, check the prompts, and plan the quality; BenchmarkerError if a part is not suitable."""
     if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[job.variant.engine])
-    checkpoint = find_checkpoint(
-        job.model,
-        job.variant,
-        progress=session.terminal,
-        device=device.torch_name,
-        check_config=partial(check_config, job, device),
-        is_external=job.variant.engine not in MODEL_ENGINES,
-    )
+    checkpoint = found_checkpoint(job, device, session.terminal)
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
     texts = _text_lengths(job, checkpoint.config, tokenizer)
@@ -68,6 +62,18 @@ def find_inputs(job: GenerationJob, device: Device, session: Session) -> Inputs:
     plan = plan_quality(job, checkpoint, tokenizer, session.terminal)
     session.ready()
     return Inputs(checkpoint, tokenizer, plan)
+
+
+def found_checkpoint(job: GenerationJob, device: Device, terminal: Terminal) -> Checkpoint:
+    """Find the checkpoint; check lengths and memory before weights are downloaded or made."""
+    return find_checkpoint(
+        job.model,
+        job.variant,
+        progress=terminal,
+        device=device.torch_name,
+        check_config=partial(_check_config, job, device),
+        is_external=job.variant.engine not in MODEL_ENGINES,
+    )
 
 
 class GenerationBench(SourceBenchmarker):
@@ -104,16 +110,14 @@ class GenerationBench(SourceBenchmarker):
             raise WrongResultError(unpacked_words(loader, coverage) if coverage and loader.unpacked_unless else reason)
         return super().correct(point)
 
-    def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
+    def afterwards(self, record: Any, path: Path) -> dict[str, Any]:  # noqa: ARG002
         """Count kernels, profile, measure energy, check the step and measure quality; save each result at once."""
         job, session = self._job, self._session
-        if job.procedure.profile:
-            session.keep(**kernels_counted(job, record, self, session.terminal))
-            session.keep(**profiled(job, session.record, self, path, session.terminal))
-        if job.procedure.energy:
-            session.keep(**with_energy(job, session.record, self, session.terminal))
-        if job.part is None or job.part.profile:
-            session.keep(**step_checked(job, session.record, self, session.terminal))
+        works = [count_kernels_per_token, profile_generation] if job.procedure.profile else []
+        works += [count_energy] if job.procedure.energy else []
+        works += [check_step] if job.part is None or job.part.profile else []
+        for work in works:
+            session.keep(**after_timing(work, LastCell(job, session.record, self, path, session.terminal)))
         if not job.is_judged:
             return {}
         subject = Subject(self.source, self._stack.close)
@@ -121,8 +125,7 @@ class GenerationBench(SourceBenchmarker):
         return judged(job, self._plan, subject, self._tokenizer, self.device, session.terminal)
 
 
-def check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
-    """Check prompt lengths and memory before weights are downloaded or made. Raises BenchmarkerError."""
+def _check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
     for point in job.grid.points():
         if point.prompt_tokens is not None:
             _check(job, point, point.prompt_tokens, config)
@@ -159,27 +162,44 @@ def _keep_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkp
         )
 
 
-def kernels_counted(
-    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
-) -> dict[str, Any]:
-    """Count the kernels per token at the last good cell, after all timing; return the changed fields of the record.
+class LastCell(NamedTuple):
+    """Last good cell of a record, at whose shape `after_timing` measures."""
 
-    If the graph has fewer kernels than the step without a graph, the capture is incomplete, and the cells are invalid.
-    """
-    last = record.last_good
-    if last is None or benchmarker.device.kind == "cpu":
+    job: GenerationJob
+    record: GenerationRecord
+    benchmarker: SourceBenchmarker
+    path: Path  # Path of the record.
+    terminal: Terminal
+
+    @property
+    def number(self) -> int:
+        return self.record.last_good or 0
+
+    @property
+    def point(self) -> Point:
+        return self.job.points()[self.number]
+
+
+def after_timing(work: Callable[[LastCell], dict[str, Any]], last: LastCell) -> dict[str, Any]:
+    """Return the fields of the record that `work` changes: none without a good cell, a reason if it is not possible."""
+    if last.record.last_good is None:
         return {}
-    counted = tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
-    if isinstance(counted, Missing):
-        terminal.line(f"kernels not counted: {counted.reason}")
-        return {"no_profile": counted}
-    return counted
+    changed = tried(lambda: work(last), last.benchmarker.device)
+    if isinstance(changed, Missing):
+        title, field = REASONS[work]
+        last.terminal.line(f"{title}: {changed.reason}")
+        return {field: changed}
+    return changed
 
 
-def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
+def count_kernels_per_token(last: LastCell) -> dict[str, Any]:
+    """Count the kernels of a step without a graph. If the graph has fewer, its capture is incomplete: no cell is ok."""
+    record, benchmarker = last.record, last.benchmarker
+    if benchmarker.device.kind == "cpu":
+        return {}
     if record.cells[-1].status != "ok":
         # Return to the shape of the last good cell; the last cell failed.
-        benchmarker.step(point)()
+        benchmarker.step(last.point)()
     kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
     facts = benchmarker.source.facts()
     counted = {"engine": facts.model_copy(update={"kernels_per_token": kernels})}
@@ -192,37 +212,19 @@ def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmar
     return {**counted, "cells": cells}
 
 
-def profiled(
-    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
-) -> dict[str, Any]:
-    """Profile one more generation of at most `profile_tokens`, and write its trace next to the record at `path`."""
-    last = record.last_good
-    if last is None:
-        return {}
+def profile_generation(last: LastCell) -> dict[str, Any]:
+    """Profile one more generation of at most `profile_tokens`, and write its trace next to the record."""
+    job, benchmarker = last.job, last.benchmarker
     if benchmarker.source.is_elsewhere:
-        reason = f"{job.variant.engine} runs in a process of its own, which torch.profiler here does not see"
-        terminal.line(f"no profile: {reason}")
-        return {"no_profile": Missing(error_kind="unsupported", reason=reason)}
-    whole = job.points()[last]
-    point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
-    terminal.line(f"profiling one generation of {point.new_tokens} tokens")
-    profile = tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
-    if isinstance(profile, Missing):
-        terminal.line(f"no profile: {profile.reason}")
-        return {"no_profile": profile}
-    if not job.part:
-        terminal.table(profile_table(profile, what=profile.subject), detail=True)
-    # `no_profile` may contain the reason why kernels were not counted; the profile exists, so it is cleared.
-    return {"profile": profile, "no_profile": None}
-
-
-def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> GenerationProfile:
+        engine = job.variant.engine
+        raise UnsupportedError(f"{engine} runs in a process of its own, which torch.profiler here does not see")
+    point = last.point._replace(new_tokens=min(last.point.new_tokens, job.procedure.profile_tokens))
+    last.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm-up: the cache shape of this length may be new
-    profile = profile_step(
-        step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(benchmarker)
-    )
-    return GenerationProfile(
+    trace_path = last.path.with_suffix(".trace.json.gz")
+    profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, cuts=lambda: _cuts(benchmarker))
+    profile = GenerationProfile(
         # The fields, not `model_dump()`: they are validated values already.
         **dict(profile),
         prompt_tokens=len(prompts[0].ids),
@@ -231,6 +233,10 @@ def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Genera
         depth=point.depth,
         distinct_prompts=distinct_count(prompts),
     )
+    if not job.part:
+        last.terminal.table(profile_table(profile, what=profile.subject), detail=True)
+    # `no_profile` may contain the reason why kernels were not counted; the profile exists, so it is cleared.
+    return {"profile": profile, "no_profile": None}
 
 
 def _cuts(benchmarker: SourceBenchmarker) -> tuple[Cut, ...]:
@@ -238,61 +244,40 @@ def _cuts(benchmarker: SourceBenchmarker) -> tuple[Cut, ...]:
     return () if first_ns is None else (Cut("prefill", None), Cut("decode", first_ns))
 
 
-def with_energy(
-    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
-) -> dict[str, Any]:
-    last = record.last_good
-    if last is None:
-        return {}
-    point = job.points()[last]
-    terminal.line("counting the energy of the last cell")
-    energy = tried(lambda: _energy(point, benchmarker), benchmarker.device)
-    if isinstance(energy, Missing):
-        terminal.line(f"no energy: {energy.reason}")
-        return {"no_energy": energy}
-    cells = list(record.cells)
-    cells[last] = cells[last].model_copy(update={"energy": energy})
-    return {"cells": tuple(cells)}
-
-
-def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
-    return measure_energy(
+def count_energy(last: LastCell) -> dict[str, Any]:
+    last.terminal.line("counting the energy of the last cell")
+    point, benchmarker, cells = last.point, last.benchmarker, list(last.record.cells)
+    energy = measure_energy(
         find_gpu(benchmarker.device),
         generation=benchmarker.step(point),
         prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
     )
+    cells[last.number] = cells[last.number].model_copy(update={"energy": energy})
+    return {"cells": tuple(cells)}
 
 
-def step_checked(
-    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
-) -> dict[str, Any]:
-    """Compare predictions of the timed step with the variant's own forward pass, at the shape of the last good cell.
-
-    If the step is wrong, all cells become invalid.
-    """
-    last = record.last_good
-    if last is None:
-        return {}
-    checked = tried(lambda: _step_divergence(job.points()[last], record.cells[last], benchmarker), benchmarker.device)
-    if isinstance(checked, Missing):
-        terminal.line(f"step not checked: {checked.reason}")
-        return {"no_step_divergence": checked}
+def check_step(last: LastCell) -> dict[str, Any]:
+    """Compare predictions of the timed step with the variant's own forward pass. A wrong step voids all cells."""
+    cell = last.record.cells[last.number]
+    # Return to the shape of the cell: profile and energy may have set up another shape.
+    sample = last.benchmarker.step(last.point)()
+    longest, step_s = cell.depth + cell.prompt_tokens + cell.new_tokens, sample.tpot_s or sample.latency_s
+    texts = texts_for(last.benchmarker.text, longest=longest, step_s=step_s)
+    checked = step_divergence(last.benchmarker.source, texts)
     if checked is None:
         return {}
-    terminal.line(step_line(checked))
-    cells = tuple(_with_verdict(cell, checked) for cell in record.cells)
+    last.terminal.line(step_line(checked))
+    cells = tuple(_with_verdict(cell, checked) for cell in last.record.cells)
     return {"step_divergence": checked, "cells": cells}
 
 
-def _step_divergence(point: Point, cell: GenerationCell, benchmarker: SourceBenchmarker) -> StepDivergence | None:
-    # Return to the shape of the cell: profile and energy may have set up another shape.
-    sample = benchmarker.step(point)()
-    texts = texts_for(
-        benchmarker.text,
-        longest=cell.depth + cell.prompt_tokens + cell.new_tokens,
-        step_s=sample.tpot_s or sample.latency_s,
-    )
-    return step_divergence(benchmarker.source, texts)
+REASONS = {
+    count_kernels_per_token: ("kernels not counted", "no_profile"),
+    profile_generation: ("no profile", "no_profile"),
+    count_energy: ("no energy", "no_energy"),
+    check_step: ("step not checked", "no_step_divergence"),
+}
+"""Opening of the line and field of the record for the reason why a measurement was not possible."""
 
 
 def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCell:

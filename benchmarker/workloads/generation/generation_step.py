@@ -154,23 +154,15 @@ class SourceBenchmarker(Bench):
 
     def cell(self, point: Point) -> GenerationCell:
         prompts = self.prompts(point)
+        shape: dict[str, Any] = {name: getattr(point, name) for name in ("new_tokens", "batch_size", "depth")}
+        shape["prompt_tokens"] = len(prompts[0].ids)
         return GenerationCell(
-            prompt_tokens=len(prompts[0].ids),
-            new_tokens=point.new_tokens,
-            batch_size=point.batch_size,
-            depth=point.depth,
+            **shape,
             status="ok",
             distinct_prompts=distinct_count(prompts),
             inputs_sha256=inputs_sha256(prompts),
             prompt_source=prompts[0].source,
-            demand=self._architecture.demand(
-                prompt_tokens=len(prompts[0].ids),
-                new_tokens=point.new_tokens,
-                batch_size=point.batch_size,
-                depth=point.depth,
-            )
-            if self._architecture
-            else None,
+            demand=self._architecture.demand(**shape) if self._architecture else None,
         )
 
     def facts(self) -> dict[str, Any]:

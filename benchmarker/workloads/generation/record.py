@@ -254,7 +254,13 @@ class GenerationRecord(RunRecord):
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:
         checked = newest_check(records)
-        return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
+        if checked and checked.verdict == "wrong":
+            return wrong_step_words(checked)
+        with_quality = [record for record in records if record.quality or record.no_quality]
+        judged = max(with_quality, key=lambda record: record.started_at, default=None)
+        if judged and judged.no_quality:
+            return judged.no_quality.reason if judged.no_quality.error_kind == "wrong_result" else None
+        return judged.quality.why_failed if judged and judged.quality else None
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
+from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import AUTO
@@ -242,19 +242,10 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         return look_for(job.model)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from functools import partial
-
         from benchmarker.quantization.load import prepare_checkpoint
-        from benchmarker.workloads.generation.generation_bench import check_config
+        from benchmarker.workloads.generation.generation_bench import found_checkpoint
 
-        prepare_checkpoint(
-            job.model,
-            job.variant,
-            device,
-            progress,
-            check_config=partial(check_config, job, device),
-            is_external=job.variant.engine not in MODEL_ENGINES,
-        )
+        prepare_checkpoint(found_checkpoint(job, device, progress), job.variant, job.model.dtype, device, progress)
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging

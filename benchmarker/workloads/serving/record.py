@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from benchmarker.core.errors import ErrorKind, status_of
 from benchmarker.core.formatting import percent
-from benchmarker.schema.base import Count, Joules, Plain, Positive, Spent, Whole
+from benchmarker.schema.base import Count, Joules, Number, Plain, Positive, Spent, Whole
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
@@ -118,6 +118,15 @@ class ServingCell(CellBase):
     samples: tuple[Load, ...] = ()
 
 
+class OutputCheck(Plain):
+    """Predictions of a text by the server, before its loads. A server whose output is wrong gets no load."""
+
+    tokens: Positive
+    perplexity: Number
+    frequency_perplexity: Number
+    """Perplexity of the text by the frequencies of its tokens alone, the limit of a correct output."""
+
+
 class ServerFacts(Plain):
     version: str | None = None
     command: str | None = None
@@ -136,6 +145,8 @@ class ServerFacts(Plain):
     """Largest number of requests that the server computes at once."""
     prefix_caching: bool | None = None
     """None for a server that was already running."""
+    output: OutputCheck | None = None
+    """None for random weights, requests of a few tokens, and a server without predictions or a tokenizer."""
     client: str | None = None
     """Load generator with its version."""
 

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
-from benchmarker.core.errors import SpecError, UnsupportedError
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import EngineError, ready_environment
@@ -28,12 +34,13 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory, Gpu, find_gpu
 from benchmarker.measure.energy import count_energy_j
+from benchmarker.quality.evaluation_text import cut, read_text
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, Missing, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator
-from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
+from benchmarker.workloads.serving.record import Load, OutputCheck, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.serving_requests import Dataset, Request, longest_request, make_requests
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
@@ -43,6 +50,8 @@ SMALLEST_VOCABULARY = 1000
 """Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
 WARMUP_REQUESTS = 4
 DEATH_S = 3.0  # Longest time from a server's first failed request until its process has ended.
+SCORED, LEAST_SCORED = 64, 16  # Tokens of the text by which a server's output is checked.
+NOT_FINITE = "Out of range float values"  # In vLLM's answer if a log-probability is NaN.
 NEAR_PLAIN = 0.95
 """Share of the checkpoint's bytes above which weights are not quantized."""
 
@@ -139,6 +148,9 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         facts = facts.model_copy(update={"prefix_caching": job.grid.shared_prefix > 0})
         session.terminal.line(_started_words(server, facts))
         refuse_plain_weights(server, plan, checkpoint, facts)
+        if not has_random_weights(job.model) and (tokenizer := load_tokenizer(checkpoint)):
+            output = check_output(server, process, tokenizer, positions=sum(longest), terminal=session.terminal)
+            facts = facts.model_copy(update={"output": output})
         vocabulary = int(checkpoint.config["vocab_size"])
         yield Running(
             server.name, process.url, MODEL, vocabulary, facts, label, prompts, process, memory, *_counted(job, device)
@@ -229,6 +241,39 @@ def refuse_plain_weights(server: Server, plan: Plan, checkpoint: Checkpoint, fac
             f"{server.name}: the weights take {gib(facts.weight_bytes)} of {gib(plain_bytes)} in 16 bit, though the "
             f"row is labelled {label}"
         )
+
+
+def check_output(
+    server: Server, process: ServerProcess, tokenizer: Any, *, positions: int, terminal: Terminal
+) -> OutputCheck | None:
+    """Score a text by a server; return None if it gives no predictions, or if its `positions` are too few.
+
+    Wrong scales or a wrong order of packed weights do not slow a server. Its predictions are then no better than the
+    frequencies of the tokens, which are the limit without an unquantized model.
+
+    Raises WrongResultError if the output is wrong, and ServerError if the server ended.
+    """
+    try:
+        ids = cut(read_text(None), tokenizer, size="quick").ids
+        # The first windows have few sentences.
+        text = ids[len(ids) // 2, : min(SCORED + 1, positions - 1)].tolist()
+        if len(text) <= LEAST_SCORED:
+            return None
+        logs = server.log_probabilities(process.url, text)
+    except (ServerError, SpecError, LookupError, TypeError) as error:
+        process.check(wait_s=DEATH_S)
+        if NOT_FINITE not in str(error):
+            terminal.line(f"{server.name}: its output is not checked: {error}")
+            return None
+        logs = [None]
+    nats = -fmean(math.nan if log is None else log for log in logs)
+    shares = np.unique(ids, return_counts=True)[1] / ids.size
+    limit_nats = float(-(shares * np.log(shares)).sum())
+    words = f"a text at {nats:.2f} nats a token, and at {limit_nats:.2f} by the frequencies of its tokens alone"
+    if not nats < limit_nats:  # True for NaN.
+        raise WrongResultError(f"{server.name}: its output is wrong: it predicts {words}")
+    terminal.line(f"{server.name}: predicts {words}")
+    return OutputCheck(tokens=len(logs), perplexity=math.exp(nats), frequency_perplexity=math.exp(limit_nats))
 
 
 def _started_words(server: Server, facts: ServerFacts) -> str:

@@ -200,9 +200,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             )
         if procedure.energy:
             raise SpecError("procedure.energy: is counted during each load, if the GPU has a counter; leave it out")
-        measured = {"profile": procedure.profile, "limits": procedure.limits}
-        for name, is_wanted in measured.items():
-            if is_wanted:
+        for name in ("profile", "limits"):
+            if getattr(procedure, name):
                 raise SpecError(f"procedure.{name}: is not measured for a server, which is another process")
 
     # Measuring
@@ -220,10 +219,12 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return why_no_generator() or (None if job.variant.url else SERVERS[job.variant.engine].why_not_installed())
 
     def prepare(self, job: ServingJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.load import prepare_checkpoint
+        from benchmarker.quantization.load import find_checkpoint, prepare_checkpoint
 
         if not job.variant.url:
-            prepare_checkpoint(job.model, job.variant, device, progress, is_external=True)
+            model, variant, name = job.model, job.variant, device.torch_name
+            checkpoint = find_checkpoint(model, variant, progress=progress, device=name, is_external=True)
+            prepare_checkpoint(checkpoint, variant, model.dtype, device, progress)
 
     def key_parts(self, job: ServingJob) -> dict[str, Any]:
         return {

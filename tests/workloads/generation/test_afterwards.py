@@ -20,9 +20,16 @@ from benchmarker.schema.job import Procedure
 from benchmarker.schema.model import EngineFacts
 from benchmarker.schema.record import Missing, Profile
 from benchmarker.workloads.generation import generation_bench as afterwards
-from benchmarker.workloads.generation.generation_bench import kernels_counted, profiled, with_energy
+from benchmarker.workloads.generation.generation_bench import (
+    LastCell,
+    after_timing,
+    count_energy,
+    count_kernels_per_token,
+    profile_generation,
+)
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.prompts import Prompt
+from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun
 from tests.fakes import FakeDevice
@@ -39,6 +46,10 @@ def terminal() -> Terminal:
     return Terminal(streams=Streams(io.StringIO(), io.StringIO()))
 
 
+def last(job: GenerationJob, measured: GenerationRecord, subject: ModelBenchmarker) -> LastCell:
+    return LastCell(job, measured, subject, Path("fp16.json"), terminal())
+
+
 def benchmarker(in_graph: int | None, kernels: float | None) -> ModelBenchmarker:
     facts = EngineFacts(name="graph", tokens_read="end", kv_cache="static", graph_kernels=in_graph)
     runtime = SimpleNamespace(kernels_per_token=lambda count: kernels, facts=lambda: facts)
@@ -49,7 +60,7 @@ def benchmarker(in_graph: int | None, kernels: float | None) -> ModelBenchmarker
 def counted(in_graph: int | None, kernels: float | None) -> dict[str, Any]:
     measured = record("fp16", cell(), cell(status="oom_gpu", reason="full"))
     job = job_of(Grid(prompt_tokens=(26,), new_tokens=(50,), batch_size=(1, 2)))
-    return kernels_counted(job, measured, benchmarker(in_graph, kernels), terminal())
+    return after_timing(count_kernels_per_token, last(job, measured, benchmarker(in_graph, kernels)))
 
 
 def test_a_graph_that_misses_kernels_makes_its_cells_invalid() -> None:
@@ -94,7 +105,7 @@ def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.Mo
     grid = Grid(prompt_tokens=(3,), new_tokens=(4,), batch_size=(1, 2, 64))
     cells = tuple(subject.run(grid, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [one.status for one in cells] == ["ok", "ok", "oom_gpu"]
-    changed = kernels_counted(job_of(grid), record("fp16", *cells), subject, terminal())
+    changed = after_timing(count_kernels_per_token, last(job_of(grid), record("fp16", *cells), subject))
     assert changed["engine"].kernels_per_token == 1
     assert set(seen) == {2}
 
@@ -118,9 +129,9 @@ def refusing(error: Exception) -> ModelBenchmarker:
 
 GRID = Grid(prompt_tokens=(26,), new_tokens=(50,))
 STEPS: dict[str, Callable[[ModelBenchmarker], dict[str, Any]]] = {
-    "count kernels": lambda subject: kernels_counted(job_of(GRID), record("fp16"), subject, terminal()),
-    "profile": lambda subject: profiled(job_of(GRID), record("fp16"), subject, Path("fp16.json"), terminal()),
-    "count energy": lambda subject: with_energy(job_of(GRID), record("fp16"), subject, terminal()),
+    "count kernels": lambda of: after_timing(count_kernels_per_token, last(job_of(GRID), record("fp16"), of)),
+    "profile": lambda of: after_timing(profile_generation, last(job_of(GRID), record("fp16"), of)),
+    "count energy": lambda of: after_timing(count_energy, last(job_of(GRID), record("fp16"), of)),
 }
 
 
@@ -172,15 +183,16 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
         "no_profile": None,
     }
     job = job_of(Grid(prompt_tokens=(26,), new_tokens=(100,), depth=(0, 64)))
-    deep = profiled(job, record("fp16", cell(), cell(depth=64)), subject, Path("fp16.json"), terminal())["profile"]
+    deep = after_timing(profile_generation, last(job, record("fp16", cell(), cell(depth=64)), subject))["profile"]
     # What it is a profile of is told with it: another depth has another verdict.
     assert (deep.prompt_tokens, deep.new_tokens, deep.batch_size, deep.depth) == (26, 32, 1, 64)
 
 
 def test_an_engine_in_a_process_of_its_own_has_no_profile_and_a_line_that_says_why() -> None:
-    subject = cast("ModelBenchmarker", SimpleNamespace(source=SimpleNamespace(is_elsewhere=True)))
+    source = SimpleNamespace(is_elsewhere=True)
+    subject = cast("ModelBenchmarker", SimpleNamespace(source=source, device=FakeDevice()))
     job = cast("GenerationJob", SimpleNamespace(variant=SimpleNamespace(engine="llama-cpp"), points=GRID.points))
-    assert profiled(job, record("fp16"), subject, Path("fp16.json"), terminal()) == {
+    assert after_timing(profile_generation, last(job, record("fp16"), subject)) == {
         "no_profile": missing(
             "llama-cpp runs in a process of its own, which torch.profiler here does not see", "unsupported"
         )

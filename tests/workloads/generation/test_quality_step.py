@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from benchmarker.quality import step_check
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
-from benchmarker.workloads.generation.generation_bench import step_checked
+from benchmarker.workloads.generation.generation_bench import LastCell, after_timing, check_step
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.reading.quality_tables import STEP_COLUMNS, step_caption
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
@@ -140,19 +141,19 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_check, "STEPS", 32)
 
 
-def after_timing(subject: ModelBenchmarker) -> dict[str, Any]:
+def changes(subject: ModelBenchmarker) -> dict[str, Any]:
     """The fields of the record that the check of the step changes."""
     cells = tuple(subject.run(GRID, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [cell.status for cell in cells] == ["ok", "ok"]
     job = cast("GenerationJob", SimpleNamespace(points=GRID.points))
     terminal = Terminal(streams=Streams(io.StringIO(), io.StringIO()))
-    return step_checked(job, record("fp16", *cells), subject, terminal)
+    return after_timing(check_step, LastCell(job, record("fp16", *cells), subject, Path("fp16.json"), terminal))
 
 
 @pytest.mark.usefixtures("_few_steps")
 def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: PreTrainedModel) -> None:
     subject = captured(model)
-    changed = after_timing(subject)
+    changed = changes(subject)
     result = changed["step_divergence"]
     assert result.verdict == "equal"
     assert (result.steps, result.text_tokens) == (48, 25)
@@ -173,7 +174,7 @@ def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
         return token, 1.5 * logits
 
     monkeypatch.setattr(prefill_decode, "decode_step", sharpened)
-    changed = after_timing(captured(model))
+    changed = changes(captured(model))
     assert changed["step_divergence"].verdict == "wrong"
     assert [(cell.status, cell.error_kind) for cell in changed["cells"]] == [("invalid", "wrong_result")] * 2
     assert "predicts something else than the form's own forward" in changed["cells"][0].reason
@@ -185,7 +186,7 @@ def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monke
         raise UnsupportedError("not with this cache")
 
     monkeypatch.setattr(TorchDecoder, "step_scores", refuse)
-    assert after_timing(captured(model))["no_step_divergence"].reason == "not with this cache"
+    assert changes(captured(model))["no_step_divergence"].reason == "not with this cache"
 
 
 def test_no_round_of_a_variant_with_a_wrong_step_has_a_speed() -> None:

