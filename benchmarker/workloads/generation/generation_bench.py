@@ -170,7 +170,8 @@ class LastCell(NamedTuple):
 
     @property
     def point(self) -> Point:
-        return self.job.points()[self.number]
+        point: Point = self.job.points()[self.number]
+        return point
 
 
 def after_timing(work: Callable[[LastCell], dict[str, Any]], last: LastCell) -> dict[str, Any]:
@@ -264,7 +265,7 @@ def check_step(last: LastCell) -> dict[str, Any]:
     return {"step_divergence": checked, "cells": cells}
 
 
-REASONS = {
+REASONS: dict[Callable[[LastCell], dict[str, Any]], tuple[str, str]] = {
     count_kernels_per_token: ("kernels not counted", "no_profile"),
     profile_generation: ("no profile", "no_profile"),
     count_energy: ("no energy", "no_energy"),
