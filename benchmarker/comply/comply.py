@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -57,6 +58,7 @@ def comply(
     device_name = environment(device).device.name
     foreign = _why_foreign(jobs, collected.records, device_name)
     output = output or (None if foreign else folder)
+    write = partial(write_findings, output) if output else lambda file: None
     if output:
         check_writable(output)
     else:
@@ -83,10 +85,8 @@ def comply(
             report(f"  {finding.check}: {finding.outcome}")
             findings.append(finding)
         file = file.with_findings(findings)
-        if output:
-            write_findings(output, file)
-    if output:
-        write_findings(output, file)
+        write(file)
+    write(file)
     return file
 
 

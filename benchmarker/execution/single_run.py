@@ -115,9 +115,9 @@ class Run(Session):
         """Set torch's number of threads on a CPU: by the free cores, or as the sweep chose for all of its processes."""
         import torch
 
-        chosen, line = self._surroundings.with_free_threads(found) if self._surroundings else (found, None)
         part, origin = self.job.part, self.job.origin
-        if part and part.place is None and origin and found.device.kind == "cpu":
+        chosen, line = self._surroundings.with_free_threads(found) if self._surroundings else (found, None)
+        if not self._surroundings and origin and found.device.kind == "cpu" and not (part and part.place):
             chosen = found.model_copy(update={"threads": origin.environment.threads})
         if chosen.threads != found.threads:
             torch.set_num_threads(chosen.threads or 1)

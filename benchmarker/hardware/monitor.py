@@ -309,10 +309,13 @@ class Surroundings:
                 lines.append(f"{plural(others, 'other program uses', 'other programs use')} the GPU; end them")
         return lines
 
-    def with_free_threads(self, environment: Environment) -> tuple[Environment, str | None]:
+    def with_free_threads(
+        self, environment: Environment, *, saved: int | None = None
+    ) -> tuple[Environment, str | None]:
         """Return the environment with at most one thread per core that is free so far, and a line on that number.
 
-        The environment of a GPU, and one in which the user set a number, is returned as it is, without a line.
+        A resumed sweep keeps its `saved` number. The environment of a GPU, and one in which the user set a number, is
+        returned as it is, without a line.
         """
         is_set = any(environment.variables.get(f"{library}_NUM_THREADS") for library in ("OMP", "MKL"))
         if environment.device.kind != "cpu" or is_set:
@@ -320,8 +323,10 @@ class Surroundings:
         load, cores = self._load_so_far(), environment.cores or 1
         # Other programs may run on cores that a quota does not include.
         free = max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
-        threads = min(environment.threads or cores, free)
+        threads = saved or min(environment.threads or cores, free)
         line = f"threads: {threads} ({free} of {cores} cores are free; OMP_NUM_THREADS sets another number)"
+        if saved:
+            line = f"threads: {saved}, as when this sweep began"
         return environment.model_copy(update={"threads": threads}), line
 
     def _load_so_far(self) -> HostLoad | None:

@@ -6,13 +6,14 @@ version decides whether it runs. Other text in their columns is an exception, su
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from benchmarker.core.errors import installed_version
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.quantization.stored_formats import FORMATS
 from benchmarker.quantization.stored_packing import COMPRESSED
 
 ANY = "CPUs, GPUs"
@@ -22,6 +23,15 @@ LIBRARY = "the library's kernel"
 W4A16 = "own W4A16 kernels"
 WITH_TORCH = f"{W4A16} in 4 bits with --option kernel=torch"
 PASSED_ON = "passed on"
+FIELDS = {"checkpoint": "name", "--quant": "quant", "eager, cuda_graph, compile: packed on": "packed_on"} | {
+    "needs": "needs",
+    "native": "native",
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llama-cpp": "llama_cpp",
+}
+"""Field of a row by heading."""
+LOCAL = {"checkpoint": "name", "--quant": "quant", "packed on": "packed_on", "not installed": "lacking"}
 
 
 @dataclass(frozen=True)
@@ -37,10 +47,19 @@ class FormatRow:
     llama_cpp: str = "no"
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> str:
         """Packages that eager, cuda_graph and compile require."""
-        gpu_packages = next((each.gpu_packages for each in FORMATS if each.name == self.quant), ())
-        return (*LOADERS[self.quant].packages, *gpu_packages)
+        return ", ".join(self._packages) or "-"
+
+    @property
+    def lacking(self) -> str:
+        """Required packages that are not installed."""
+        return ", ".join(name for name in self._packages if installed_version(name) is None) or "-"
+
+    @property
+    def _packages(self) -> tuple[str, ...]:
+        loader = LOADERS[self.quant]
+        return (*loader.packages, *loader.gpu_packages)
 
 
 ROWS = (
@@ -69,33 +88,11 @@ ROWS = (
 )
 
 
-def format_sheet() -> Sheet:
-    """Return the whole table, with the packages that each format requires."""
-    columns: list[Column[Any]] = [
-        *_first_columns("eager, cuda_graph, compile: packed on"),
-        Column("needs", lambda row: ", ".join(row.needs) or "-", "left"),
-        Column("native", lambda row: row.native, "left"),
-        Column("vllm", lambda row: row.vllm, "left"),
-        Column("sglang", lambda row: row.sglang, "left"),
-        Column("llama-cpp", lambda row: row.llama_cpp, "left"),
-    ]
-    return Sheet("Quantized checkpoints", columns, ROWS)
-
-
-def local_format_sheet() -> Sheet:
-    """Return the columns of eager, cuda_graph and compile, with the required packages that are not installed."""
-
-    def lacking(row: FormatRow) -> str:
-        return ", ".join(name for name in row.needs if installed_version(name) is None) or "-"
-
-    columns: list[Column[Any]] = [*_first_columns("packed on"), Column("not installed", lacking, "left")]
-    title = "Quantized checkpoints in eager, cuda_graph and compile (other engines: docs/checkpoints.md)"
+def format_sheet(fields: Mapping[str, str] = FIELDS, title: str = "Quantized checkpoints") -> Sheet:
+    """Return a table of these fields of the rows, by heading."""
+    columns: list[Column[Any]] = [Column(heading, attrgetter(field), "left") for heading, field in fields.items()]
     return Sheet(title, columns, ROWS)
 
 
-def _first_columns(packed_on: str) -> list[Column[Any]]:
-    return [
-        Column("checkpoint", lambda row: row.name, "left"),
-        Column("--quant", lambda row: row.quant, "left"),
-        Column(packed_on, lambda row: row.packed_on, "left"),
-    ]
+def local_format_sheet() -> Sheet:
+    return format_sheet(LOCAL, "Quantized checkpoints in eager, cuda_graph and compile (others: docs/checkpoints.md)")

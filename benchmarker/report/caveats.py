@@ -213,13 +213,18 @@ def _flag_lines(rows: Sequence[Row], flags: Collection[Flag]) -> list[str]:
 def origins(records: Sequence[RunRecord]) -> list[str]:
     boards = variants_by(records, lambda record: record.environment.device.uuid)
     commits = variants_by(records, lambda record: record.environment.commit)
+    every = {record.variant.name for record in records}
+
+    def some(members: Collection[str]) -> str:
+        return names(members) if len(every) == 1 or set(members) != every else "all variants"
+
     lines = []
     for noun, variants, letters in (
         ("boards, which may differ in speed", boards, UUID_LENGTH),
         ("versions of benchmarker", commits, COMMIT_LENGTH),
     ):
         if len(variants) > 1:
-            parts = (f"{plain_line(identity[:letters])} ran {names(members)}" for identity, members in variants.items())
+            parts = (f"{plain_line(identity[:letters])} ran {some(members)}" for identity, members in variants.items())
             lines.append(f"{len(variants)} {noun}: {'; '.join(parts)}.")
     sweeps_by_variant: dict[str, set[str]] = defaultdict(set)
     for record in records:
@@ -227,7 +232,7 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
     merged = {name: sweeps for name, sweeps in sweeps_by_variant.items() if len(sweeps) > 1}
     if merged:
         sweeps = sorted(set().union(*merged.values()))
-        lines.append(f"{names(merged)}: rows merge {len(sweeps)} sweeps: {names(sweeps)}.")
+        lines.append(f"{some(merged)}: rows merge {len(sweeps)} sweeps: {names(sweeps)}.")
     return lines
 
 

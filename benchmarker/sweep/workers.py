@@ -241,7 +241,10 @@ class LocalPool(Pool):
         if not self._numbers:
             surroundings = self._tools.surroundings()
             found = prepare_host(device, command=self._tools.prepare_host)
-            self._environments[None] = _with_threads(found, surroundings, request.saved, print_line)
+            saved = next((job.origin.environment.threads for job in request.saved if job.origin), None)
+            self._environments[None], line = surroundings.with_free_threads(found, saved=saved)
+            if line:
+                print_line(line)
         else:
             print_line(f"{first.name}: preparing the checkpoints")
             # An interruption does not wait for these threads. Their processes end with this one.
@@ -331,18 +334,6 @@ class LocalPool(Pool):
             while (item := self._inboxes[worker.name].get()) and not self._stop.requests:
                 work, equipment.shares_host = item
                 self._events.put(do(self._sweep, equipment, worker, work))
-
-
-def _with_threads(
-    found: Environment, surroundings: Surroundings, saved: Sequence[Job], print_line: Callable[[str], None]
-) -> Environment:
-    """Choose the number of threads of all processes of a sweep on a CPU; a resumed sweep keeps its number."""
-    chosen, line = surroundings.with_free_threads(found)
-    if line and (threads := next((job.origin.environment.threads for job in saved if job.origin), None)):
-        chosen, line = chosen.model_copy(update={"threads": threads}), f"threads: {threads}, as when this sweep began"
-    if line:
-        print_line(line)
-    return chosen
 
 
 def visible_card(number: int, visible: str | None) -> str:

@@ -320,21 +320,24 @@ def test_all_processes_of_a_sweep_have_the_threads_that_it_chose_at_its_start(
     assert [job.origin.environment.threads for job in saved_jobs(stage.results) if job.origin] == [1, 1]
 
 
-def test_a_process_of_a_sweep_uses_the_threads_of_its_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_process_of_a_sweep_or_of_comply_uses_the_threads_of_its_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     chosen: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", chosen.append)
     found = cpu_environment(threads=2)
     monkeypatch.setattr("benchmarker.execution.single_run.environment", lambda device: found)
-    for place, threads in ((None, 1), ("local:0", 2)):
+    origin = Origin(
+        config="", config_sha256="", benchmarker="", keys=(), inputs={},
+        environment=found.model_copy(update={"threads": 1}),
+    )  # fmt: skip
+    timed = Part(record=tmp_path / "record.json", sweep="now", only="timing")
+    # A worker of `--places` has a share of the cores.
+    for part, threads in ((timed, 1), (None, 1), (timed.model_copy(update={"place": "local:0"}), 2)):
         job = make_job({"variant.quant": "int8"}, device="cpu")
-        origin = Origin(
-            config="", config_sha256="", benchmarker="", keys=(), inputs={}, commit=None,
-            environment=found.model_copy(update={"threads": 1}),
-        )  # fmt: skip
-        part = Part(record=tmp_path / "record.json", sweep="now", only="timing", place=place)
         run = Run(job.model_copy(update={"origin": origin, "part": part}), Terminal())
         assert run.record.environment.threads == threads
-    assert chosen == [1]
+    assert chosen == [1, 1]
 
 
 def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
