@@ -11,6 +11,7 @@ import builtins
 import inspect
 import sys
 import threading
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,10 @@ ROOT = Path(__file__).parents[1]
 
 
 class Recorder:
-    """Profiling hook that records the files of executed functions (comprehensions and lambdas left out)."""
+    """Trace function that records the files of executed functions (comprehensions and lambdas left out).
+
+    A profile function would also be called for each return and for each call of a function in C.
+    """
 
     def __init__(self, package: Path) -> None:
         self.prefix = f"{package}/"
@@ -28,15 +32,22 @@ class Recorder:
         """File, name and first line of each function."""
         self._imports = threading.local()
 
-    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+    def __call__(self, frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
         code = frame.f_code
-        if event not in ("call", "return") or not code.co_filename.startswith(self.prefix):
-            return
+        if not code.co_filename.startswith(self.prefix):
+            return None
         depth: int = getattr(self._imports, "depth", 0)
         if code.co_name == "<module>":
-            self._imports.depth = depth + (1 if event == "call" else -1)
-        elif event == "call" and depth == 0 and code.co_flags & inspect.CO_OPTIMIZED and "<" not in code.co_name:
+            self._imports.depth = depth + 1
+            frame.f_trace_lines = False
+            return self._end_of_import
+        if depth == 0 and code.co_flags & inspect.CO_OPTIMIZED and "<" not in code.co_name:
             self.functions.add((code.co_filename.removeprefix(self.prefix), code.co_qualname, code.co_firstlineno))
+        return None
+
+    def _end_of_import(self, _frame: FrameType, event: str, _argument: object) -> Callable[..., Any]:
+        self._imports.depth -= event == "return"
+        return self._end_of_import
 
     def files(self) -> list[str]:
         """Return the paths of the files, relative to the package."""
@@ -49,14 +60,14 @@ def pause_in_library_imports() -> None:
 
     @wraps(original)
     def imported(name: str, *arguments: Any, **keywords: Any) -> Any:
-        hook = sys.getprofile()
+        hook = sys.gettrace()
         if hook is None or name.partition(".")[0] in ("", "benchmarker"):
             return original(name, *arguments, **keywords)
-        sys.setprofile(None)
+        sys.settrace(None)
         try:
             return original(name, *arguments, **keywords)
         finally:
-            sys.setprofile(hook)
+            sys.settrace(hook)
 
     builtins.__import__ = imported
 
@@ -67,8 +78,8 @@ def main(arguments: list[str]) -> int:
     recorder = Recorder(ROOT / "benchmarker")
     sys.argv = ["benchmarker", *arguments]
     pause_in_library_imports()
-    threading.setprofile(recorder)
-    sys.setprofile(recorder)
+    threading.settrace(recorder)
+    sys.settrace(recorder)
     status = 0
     try:
         from benchmarker.cli.app import main as benchmarker
@@ -77,8 +88,8 @@ def main(arguments: list[str]) -> int:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(bool(end.code))
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
     files = recorder.files()
     sys.stdout.flush()
     print(*files, f"{len(recorder.functions)} functions in {len(files)} files", sep="\n", file=sys.stderr)

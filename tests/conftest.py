@@ -70,6 +70,15 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled is traced and then run by torch's operators. Inductor needs many seconds of a C++ compiler."""
+    import torch._inductor.compile_fx  # noqa: F401
+    from torch._dynamo.backends.debugging import aot_eager
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: aot_eager(graph, inputs))
+
+
 @pytest.fixture(scope="session")
 def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder without weights: config and tokenizer."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkstemp
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ SHIMS = Path(__file__).parent / "cuda_on_cpu"
 STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
 """Files that replace those with GPU instructions."""
 MULTIPROCESSORS = 3
-OPTIONS = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w", "-Wno-psabi"]
+OPTIONS = ["-std=c++20", "-Og", "-fno-strict-aliasing", "-shared", "-fPIC", "-w", "-Wno-psabi"]
 TOGETHER = {"prefill_gemm"}
 """Kernels whose blocks wait for each other: their blocks run concurrently, those of other kernels in turn."""
 RUN = """
@@ -29,21 +29,8 @@ static void __syncthreads() {{ meet(0, THREADS); }}
 extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
     gridDim.x = blocks;
     const int together = {are_together} ? blocks : 1;
-    for (int last = blocks - 1; last >= 0; last -= together) {{
-        std::vector<std::unique_ptr<Block>> running;
-        std::vector<std::thread> threads;
-        for (int block = last; block > last - together; block--) {{
-            running.push_back(std::make_unique<Block>());
-            for (int thread = 0; thread < THREADS; thread++)
-                threads.emplace_back([=, own = running.back().get()] {{
-                    own_block = own;
-                    threadIdx.x = thread;
-                    blockIdx.x = block;
-                    {symbol}({arguments});
-                }});
-        }}
-        for (auto& thread : threads) thread.join();
-    }}
+    for (int last = blocks - 1; last >= 0; last -= together)
+        run_blocks(last, together, THREADS, [&] {{ {symbol}({arguments}); }});
 }}
 """
 POINTERS = {
@@ -64,35 +51,23 @@ NUMBERS = {
 """Numbers of integer arguments after the pointers, and of the other arguments after them."""
 
 
-class OnProcessor:
-    """Replacement of a compiled source: the same source as a library for this machine's CPU."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._libraries: dict[tuple[object, ...], ctypes.CDLL] = {}
-
-    def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> "OnProcessorKernel":
-        program = name, *macros
-        if program not in self._libraries:
-            self._libraries[program] = self._library(name, macros)
-        return OnProcessorKernel(name, self._libraries[program])
-
-    def _library(self, name: str, macros: Sequence[tuple[str, int]]) -> ctypes.CDLL:
-        lines = [*_lines(STAND_INS["tensor_ptx.cuh"]), *_lines(cuda_source.FOLDER / f"{name}.cu")]
-        arguments = [f"{'*' * (kind == 'TensorMap')}({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
-        for array, count in zip(("sizes", "numbers"), NUMBERS[name], strict=True):
-            arguments += [f"{array}[{place}]" for place in range(count)]
-        # A file that is loaded must not be written over.
-        source = self._folder / f"{name}-{len(self._libraries)}.cpp"
-        library = source.with_suffix(".so")
-        run = RUN.format(
-            symbol=cuda_source.symbol(name), are_together=int(name in TOGETHER), arguments=", ".join(arguments)
-        )
-        source.write_text("\n".join(lines) + run)
-        headers = str(Path(precompiled_headers().name) / "standard.h")
-        defined = [f"-D{macro}={value}" for macro, value in macros]
-        subprocess.run(["g++", *OPTIONS, *defined, "-include", headers, "-o", str(library), str(source)], check=True)
-        return ctypes.CDLL(str(library))
+@cache
+def compiled(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+    """Return a kernel's source as a library for this machine's CPU."""
+    lines = [*_lines(STAND_INS["tensor_ptx.cuh"]), *_lines(cuda_source.FOLDER / f"{name}.cu")]
+    arguments = [f"{'*' * (kind == 'TensorMap')}({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
+    for array, count in zip(("sizes", "numbers"), NUMBERS[name], strict=True):
+        arguments += [f"{array}[{place}]" for place in range(count)]
+    source = Path(mkstemp(".cpp", dir=precompiled_headers().name)[1])
+    library = source.with_suffix(".so")
+    run = RUN.format(
+        symbol=cuda_source.symbol(name), are_together=int(name in TOGETHER), arguments=", ".join(arguments)
+    )
+    source.write_text("\n".join(lines) + run)
+    headers = str(Path(precompiled_headers().name) / "standard.h")
+    defined = [f"-D{macro}={value}" for macro, value in macros]
+    subprocess.run(["g++", *OPTIONS, *defined, "-include", headers, "-o", str(library), str(source)], check=True)
+    return ctypes.CDLL(str(library))
 
 
 @cache
@@ -144,15 +119,12 @@ def _described(given: TensorMap) -> Tensor:
     return torch.tensor([*words, int(given.swizzled), *[0] * 5])
 
 
-def run_on_processor(module: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a module's products be computed by the kernels' sources on the CPU.
-
-    Args:
-        module: Module with `cuda_kernel`.
-        folder: Folder for compiled files.
-    """
+def run_on_processor(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the products of a module with `cuda_kernel` be computed by the kernels' sources on the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ is installed")
     properties = type("Properties", (), {"multi_processor_count": MULTIPROCESSORS})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(module, "cuda_kernel", OnProcessor(folder).kernel)
+    monkeypatch.setattr(
+        module, "cuda_kernel", lambda name, macros, *_: OnProcessorKernel(name, compiled(name, tuple(macros)))
+    )

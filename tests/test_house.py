@@ -298,7 +298,7 @@ def traced(tmp_path):
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(tmp_path)!r}]\n"
         "from pathlib import Path\nfrom script.executed_files import Recorder\n"
         f"recorder = Recorder(Path({str(tmp_path)!r}))\n"
-        "sys.setprofile(recorder)\nimport a\na.work()\nsys.setprofile(None)\nprint(recorder.files())\n"
+        "sys.settrace(recorder)\nimport a\na.work()\nsys.settrace(None)\nprint(recorder.files())\n"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 

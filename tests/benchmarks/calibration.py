@@ -23,7 +23,7 @@ from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.dummy import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
-from benchmarker.quality.judge import BASELINE, make_plan
+from benchmarker.quality.judge import BASELINE, Plan, make_plan
 from benchmarker.quality.scoring import SavedPredictions, divergence, predictions, score_against
 from benchmarker.quantization.load import find_checkpoint, load_model
 from benchmarker.schema.model import ModelSpec
@@ -91,20 +91,32 @@ def nearest_codes(weight: torch.Tensor, *, bits: int, group_size: int) -> torch.
     return (codes * scale).flatten(-2)
 
 
-def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
-    """Against the model in 16 bit, on the shipped text."""
+def make_shipped_plan(size: Literal["quick", "full"]) -> Plan:
+    """Plan to score the shipped text against the model in 16 bit."""
     spec = ModelSpec(id=MODEL, dtype=DTYPE)
     checkpoint = find_checkpoint(spec, BASELINE)
-    tokenizer = load_tokenizer(checkpoint)
-    plan = make_plan(
+    return make_plan(
         QualitySpec(size=size),
         spec,
         BASELINE,
         name="fp16",
         checkpoint=checkpoint,
-        tokenizer=tokenizer,
+        tokenizer=load_tokenizer(checkpoint),
         progress=Silent(),
     )
+
+
+def perplexity_of(model: Any, size: Literal["quick", "full"]) -> float:
+    """Perplexity of the shipped text, from one forward pass over each window."""
+    windows = make_shipped_plan(size).windows
+    scored = predictions(model, windows, Silent(), range(len(windows.ids)), name="model")
+    nats = [nn.functional.cross_entropy(logits.float(), targets) for _, logits, targets in scored]
+    return math.exp(torch.stack(nats).mean())
+
+
+def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
+    """Against the model in 16 bit, on the shipped text."""
+    plan = make_shipped_plan(size)
     windows = plan.windows
     saved = SavedPredictions(np.zeros((len(windows.ids), plan.row_values), dtype=np.float32))
     for window, logits, targets in predictions(model, windows, Silent(), range(len(windows.ids)), name="model"):

@@ -32,6 +32,7 @@ FORMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.usefixtures("traced_only")
 def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path, tmp_path: Path, form: str) -> None:
     arguments, linear, bits = FORMS[form]
     code, printed = typed("run", "--model", session_model, *arguments, *SMALL, "--output", tmp_path / "results")

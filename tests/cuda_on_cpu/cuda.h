@@ -1,14 +1,15 @@
-// Enough of CUDA to run a block's threads as threads of a processor, in place of tensor_ptx.cuh and the compiler's own.
+// Enough of CUDA to run a block's threads on a processor, in place of tensor_ptx.cuh and the compiler's own. A thread runs
+// until it waits for others; then another one does. So a meeting that is missing shows in every run.
 
-#include <atomic>
-#include <barrier>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <thread>
+#include <ucontext.h>
 #include <vector>
 
 typedef unsigned int u32;
@@ -32,13 +33,14 @@ static float rsqrtf(float value) { return 1 / std::sqrt(value); }
 static float exponential(float value) { return std::exp(value); }
 static float silu(float value) { return value / (1 + exponential(-value)); }
 
-static thread_local Index threadIdx, blockIdx;
 static Index gridDim;
+
+struct Meeting { int arrived = 0, rounds = 0; };
 
 // What the threads of a block share.
 struct Block {
     alignas(1024) unsigned char memory[1 << 18];
-    std::map<int, std::unique_ptr<std::barrier<>>> meetings;
+    std::map<int, Meeting> meetings;
     float exchanged[32][32];
     u32 operands[32][32][6];
     const void* of_lanes[32][32];
@@ -46,8 +48,70 @@ struct Block {
 
     Block() { std::memset(memory, 255, sizeof memory); }
 };
-static thread_local Block* own_block;
+
+struct Thread {
+    Index thread, block;
+    Block* shared;
+    std::unique_ptr<char[]> stack;
+    ucontext_t context;
+    std::function<bool()> may_go_on;
+    bool is_done;
+};
+static Thread* running;
+static ucontext_t between_threads;
+static std::function<void()> kernel_of_thread;
+#define threadIdx running->thread
+#define blockIdx running->block
+#define own_block running->shared
 #define memory own_block->memory
+
+static void stop(const char* why) {
+    std::fprintf(stderr, "block %d, thread %d: %s\n", blockIdx.x, threadIdx.x, why);
+    std::abort();
+}
+
+static void wait_until(std::function<bool()> may_go_on) {
+    running->may_go_on = may_go_on;
+    swapcontext(&running->context, &between_threads);
+}
+
+static void run_thread() {
+    kernel_of_thread();
+    running->is_done = true;
+    swapcontext(&running->context, &between_threads);
+}
+
+// Runs blocks side by side, their threads in turns: from the first to the last, then back.
+static void run_blocks(int last, int count, int threads, std::function<void()> kernel) {
+    const size_t stack_bytes = 1 << 17;
+    kernel_of_thread = kernel;
+    std::vector<std::unique_ptr<Block>> blocks;
+    std::vector<std::unique_ptr<Thread>> all;
+    for (int block = last; block > last - count; block--) {
+        blocks.push_back(std::make_unique<Block>());
+        for (int thread = 0; thread < threads; thread++) {
+            all.emplace_back(new Thread{{thread}, {block}, blocks.back().get(), std::unique_ptr<char[]>(new char[stack_bytes])});
+            ucontext_t& context = all.back()->context;
+            getcontext(&context);
+            context.uc_stack.ss_sp = all.back()->stack.get();
+            context.uc_stack.ss_size = stack_bytes;
+            makecontext(&context, run_thread, 0);
+        }
+    }
+    size_t left = all.size();
+    for (bool is_forward = true; left; is_forward = !is_forward) {
+        bool has_moved = false;
+        for (size_t at = 0; at < all.size(); at++) {
+            Thread& next = *all[is_forward ? at : all.size() - 1 - at];
+            if (next.is_done || (next.may_go_on && !next.may_go_on())) continue;
+            running = &next;
+            swapcontext(&between_threads, &next.context);
+            left -= next.is_done;
+            has_moved = true;
+        }
+        if (!has_moved) stop("it and all others wait without end");
+    }
+}
 
 static float as_float(u32 bits) { float value; std::memcpy(&value, &bits, 4); return value; }
 static u32 as_bits(float value) { u32 bits; std::memcpy(&bits, &value, 4); return bits; }
@@ -85,16 +149,12 @@ static void let_the_next_start() {}
 static void wait_for_the_last() {}
 
 // A number for each group of threads that meet: 0 is the whole block, then the named ones, then the warps.
-static std::mutex lock;
 static void meet(int number, int threads) {
-    std::barrier<>* meeting;
-    {
-        std::lock_guard<std::mutex> guard(lock);
-        auto& found = own_block->meetings[number];
-        if (!found) found = std::make_unique<std::barrier<>>(threads);
-        meeting = found.get();
-    }
-    meeting->arrive_and_wait();
+    Meeting& meeting = own_block->meetings[number];
+    const int round = meeting.rounds;
+    if (++meeting.arrived < threads) return wait_until([&meeting, round] { return meeting.rounds > round; });
+    meeting.arrived = 0;
+    meeting.rounds++;
 }
 static void __syncthreads();
 static int warp() { return threadIdx.x / 32; }

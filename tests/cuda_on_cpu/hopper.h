@@ -2,12 +2,7 @@
 // their barrier is waited for, products when they are. So who reads too early, or writes what is still needed, gets
 // wrong results. Blocks run side by side.
 
-#include <chrono>
-#include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
-#include <functional>
 
 typedef unsigned long long u64;
 #define __grid_constant__
@@ -18,10 +13,6 @@ struct __align__(64) TensorMap {
     long long element, sizes[3], pitches[2], box[3], is_swizzled, rest[5];
 };
 
-static void stop(const char* why) {
-    std::fprintf(stderr, "block %d, thread %d: %s\n", blockIdx.x, threadIdx.x, why);
-    std::abort();
-}
 static void demand(bool is_so, const char* why) {
     if (!is_so) stop(why);
 }
@@ -41,8 +32,6 @@ struct Phases {
     bool parity = false;
     std::deque<std::function<void()>> copies;
 };
-static std::mutex of_barriers;
-static std::condition_variable news;
 static std::map<u64*, Phases> all_phases;
 
 static Phases& phases_of(u64* barrier) {
@@ -56,11 +45,9 @@ static void end_phase_if_done(Phases& phases) {
     if (phases.pending || phases.bytes) return;
     phases.pending = phases.arrivals;
     phases.parity = !phases.parity;
-    news.notify_all();
 }
 
 static void make_barrier(u64* barrier, int arrivals) {
-    std::lock_guard<std::mutex> guard(of_barriers);
     demand(address(barrier) % 8 == 0 && arrivals > 0, "a barrier off its place, or of nobody");
     demand(all_phases[barrier].copies.empty(), "the block before ended without waiting for a copy");
     all_phases[barrier] = Phases{arrivals, arrivals};
@@ -68,7 +55,6 @@ static void make_barrier(u64* barrier, int arrivals) {
 static void show_barriers() {}
 
 static void arrive_and_expect(u64* barrier, u32 bytes) {
-    std::lock_guard<std::mutex> guard(of_barriers);
     Phases& phases = phases_of(barrier);
     phases.bytes += bytes;
     phases.pending--;
@@ -80,12 +66,10 @@ static void arrive_if(u64* barrier, bool is_so) {
 }
 
 static void wait_for(u64* barrier, int parity) {
-    std::unique_lock<std::mutex> guard(of_barriers);
     Phases& phases = phases_of(barrier);
-    const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (phases.parity == bool(parity)) {
         if (phases.copies.empty()) {
-            demand(news.wait_until(guard, latest) == std::cv_status::no_timeout, "waited for a barrier for a minute");
+            wait_until([&phases, parity] { return phases.parity != bool(parity) || !phases.copies.empty(); });
             continue;
         }
         phases.copies.front()();
@@ -98,10 +82,8 @@ static void wait_for(u64* barrier, int parity) {
 static void copy_later(void* to, u32 bytes, u64* barrier, std::function<void()> copy) {
     address((unsigned char*)to + bytes - 1);
     std::memset(to, 255, bytes);
-    std::lock_guard<std::mutex> guard(of_barriers);
     Phases& phases = phases_of(barrier);
     phases.copies.push_back([=, &phases] { copy(), phases.bytes -= bytes; });
-    news.notify_all();
 }
 
 static void copy_box(void* to, const TensorMap* map, int x, int y, int z, u64* barrier) {
@@ -140,9 +122,13 @@ struct Product {
     bool is_added;
 };
 typedef std::vector<Product> Products;
-static thread_local Products begun;
-static thread_local bool may_begin;
-static thread_local std::deque<Products> under_way;
+struct Asked {
+    Products begun;
+    bool may_begin = false;
+    std::deque<Products> under_way;
+};
+static std::map<std::pair<int, int>, Asked> asked_by;
+static Asked& own_asked() { return asked_by[{blockIdx.x, threadIdx.x}]; }
 
 // The numbers that 16 bits stand for.
 struct Numbers {
@@ -153,11 +139,12 @@ struct Numbers {
 };
 static const Numbers sixteen_bits;
 
-static void begin_products() { may_begin = true; }
+static void begin_products() { own_asked().may_begin = true; }
 static void end_products() {
-    under_way.push_back(begun);
-    begun.clear();
-    may_begin = false;
+    Asked& asked = own_asked();
+    asked.under_way.push_back(asked.begun);
+    asked.begun.clear();
+    asked.may_begin = false;
     meet(200 + threadIdx.x / 128, 128);
 }
 
@@ -192,6 +179,7 @@ static void multiply(const Product& own, size_t at) {
 }
 
 template <int COUNT> static void wait_for_products() {
+    std::deque<Products>& under_way = own_asked().under_way;
     for (; under_way.size() > COUNT; under_way.pop_front()) {
         own_block->of_lanes[warp()][threadIdx.x % 32] = &under_way.front();
         meet_in_warp();
@@ -202,13 +190,13 @@ template <int COUNT> static void wait_for_products() {
 
 template <int COUNT>
 static void multiply_rows(float (&sums)[COUNT], const u32 (&a)[4], u64 rows, int is_added) {
-    demand(may_begin, "products without begin_products");
-    begun.push_back({sums, COUNT, a, rows, is_added != 0});
+    demand(own_asked().may_begin, "products without begin_products");
+    own_asked().begun.push_back({sums, COUNT, a, rows, is_added != 0});
 }
 
 template <int COUNT>
 static void settle(float (&sums)[COUNT]) {
-    for (const Products& products : under_way)
+    for (const Products& products : own_asked().under_way)
         for (const Product& product : products) demand(product.sums != sums, "sums that are not there yet");
 }
 
@@ -251,19 +239,12 @@ static u32 times_plus(u32 pair, u32 other, u32 more) {
     return pair_of(in.low(pair) * in.low(other) + in.low(more), in.high(pair) * in.high(other) + in.high(more));
 }
 
-static void count_up(int* count) {
-    std::lock_guard<std::mutex> guard(of_barriers);
-    ++*count;
-    news.notify_all();
-}
+static void count_up(int* count) { ++*count; }
 
 static void await_count(int* count, int makers, int readers) {
-    std::unique_lock<std::mutex> guard(of_barriers);
-    const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (*count % (1 << 16) != makers) {
-        demand(*count % (1 << 16) < makers, "more makers than are awaited");
-        demand(news.wait_until(guard, latest) == std::cv_status::no_timeout, "waited for a count for a minute");
-    }
+    const auto made = [count] { return *count % (1 << 16); };
+    if (made() != makers) wait_until([=] { return made() >= makers; });
+    demand(made() == makers, "more makers than are awaited");
     *count += 1 << 16;
     demand(*count >> 16 <= readers, "more readers than were told");
     if (*count >> 16 == readers) *count = 0;

@@ -123,6 +123,7 @@ def test_compile_makes_the_tokens_that_eager_makes_and_proves_that_it_compiled(m
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_a_recompilation_while_timing_is_an_error_not_a_slow_sample(model: PreTrainedModel) -> None:
     runtime = compile_decoder(model, CpuDevice())
     runtime.generate(prompt(), 8)

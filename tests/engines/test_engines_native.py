@@ -25,6 +25,8 @@ from tests.loading import load, plain_native_decoder, tokens_of
 
 __all__ = ["model"]
 
+pytestmark = pytest.mark.usefixtures("traced_only")
+
 
 def test_on_a_cpu_native_says_what_to_use_instead(model: PreTrainedModel) -> None:
     with pytest.raises(UnsupportedError, match=r"^native needs a CUDA GPU.*; use --engine compile$"):

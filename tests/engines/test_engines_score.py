@@ -48,6 +48,7 @@ def test_the_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel
 
 @pytest.mark.slow
 @pytest.mark.parametrize("captured", [pytest.param(False, marks=pytest.mark.by_hand), True])
+@pytest.mark.usefixtures("traced_only")
 def test_the_compiled_step_scores_a_text_as_the_models_own_forward(model: PreTrainedModel, captured: bool) -> None:
     decoder = compile_decoder(model, CpuDevice(), capture=Rerun() if captured else None)
     assert divergence(model, decoder) < 1e-3
@@ -71,6 +72,7 @@ def test_a_fault_in_the_step_is_seen(model: PreTrainedModel, monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
+@pytest.mark.usefixtures("traced_only")
 def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_of_ours(
     model_folder, quant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +92,7 @@ def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_a_linear_that_cannot_be_traced_is_wrapped_and_still_the_librarys(shape_folder) -> None:
     tried = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
     classes = [type(module) for module in tried.modules()]

@@ -49,25 +49,37 @@ def of_the_library(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int) -
 def test_a_captured_step_makes_the_tokens_of_generate_past_the_window_and_at_a_depth(kind: str) -> None:
     model, depth = random_model(kind), torch.arange(300, 320).repeat(2, 1)
     decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
-    expected = of_the_library(model, prompt(), 24)
+    expected = of_the_library(model, prompt(), 12)
     assert len(set(expected[0])) > 1
     for _ in range(2):
-        assert tuple(decoder.generate(prompt(), 24).tokens) == expected
-    deep = of_the_library(model, torch.cat((depth, prompt()), dim=1), 12)
+        assert tuple(decoder.generate(prompt(), 12).tokens) == expected
+    deep = of_the_library(model, torch.cat((depth, prompt()), dim=1), 4)
     for _ in range(2):
-        assert tuple(decoder.generate(prompt(), 12, context=depth).tokens) == deep
+        assert tuple(decoder.generate(prompt(), 4, context=depth).tokens) == deep
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*KINDS[:4], *(pytest.param(kind, marks=pytest.mark.by_hand) for kind in KINDS[4:])])
-def test_compiled_layers_make_the_tokens_of_generate(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "capture"), [*((kind, Rerun()) for kind in KINDS[:4]), ("gpt_oss", None)])
+@pytest.mark.usefixtures("traced_only")
+def test_traced_layers_make_the_tokens_of_generate(kind: str, capture: Rerun | None) -> None:
+    check_compiled_layers(kind, capture)
+
+
+@pytest.mark.slow
+@pytest.mark.by_hand
+@pytest.mark.parametrize("capture", [Rerun(), None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_layers_make_the_tokens_of_generate(kind: str, capture: Rerun | None) -> None:
+    check_compiled_layers(kind, capture)
+
+
+def check_compiled_layers(kind: str, capture: Rerun | None) -> None:
     model = random_model(kind)
-    expected = of_the_library(model, prompt(), 24)
-    for capture in (Rerun(), None):
-        decoder = compile_decoder(model, CpuDevice(), capture=capture)
-        decoder.generate(prompt(), 24)
-        with decoder.timed():
-            assert tuple(decoder.generate(prompt(), 24).tokens) == expected
+    expected = of_the_library(model, prompt(), 12)
+    decoder = compile_decoder(model, CpuDevice(), capture=capture)
+    decoder.generate(prompt(), 12)
+    with decoder.timed():
+        assert tuple(decoder.generate(prompt(), 12).tokens) == expected
 
 
 @pytest.mark.parametrize(
@@ -123,6 +135,7 @@ def test_a_window_keeps_its_newest_positions_and_takes_no_padding() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_native_leaves_the_prompt_of_a_window_to_the_library_with_the_reason() -> None:
     model = random_model("mistral")
     expected = of_the_library(model, prompt(), 24)

@@ -236,12 +236,12 @@ os.execv(sys.executable, [sys.executable, "-m", "benchmarker.run", *sys.argv[4:]
 """Starts a real process of a sweep. Copies one file to another before, where there is a marker; then there is one."""
 
 
-def real_sweep(home: Path, model: Path, *, source: Path, target: Path) -> tuple[list[str], str]:
-    """Two rounds of int8 on a model of two layers, in real processes; what failed, and what was printed."""
+def real_sweep(home: Path, model: Path, quant: str, *, source: Path, target: Path) -> tuple[list[str], str]:
+    """Two rounds on a model of two layers, in real processes; what failed, and what was printed."""
     run = (sys.executable, "-c", BEFORE_EACH, str(home / "marker"), str(source), str(target))
     out = io.StringIO()
     config = home / "config.yaml"
-    config.write_text(config_text(model, "int8", 4))
+    config.write_text(config_text(model, quant, 4))
     failed = sweep_config(
         config, ["--device", "cpu"], Terminal(streams=Streams(out, out)), Settings(output=home / "results", seed=1),
         tools=Tools(run=run, watch_host=None), report=("true",),
@@ -257,7 +257,7 @@ def config_text(model: Path, quant: str, new_tokens: int) -> str:
             "procedure": {
                 "rounds": 2, "runs": 1, "warmup": 1, "warmup_limit": 1, "profile": False, "limits": False,
             },
-            "variants": [{"name": "int8", "quant": quant}],
+            "variants": [{"name": "measured", "quant": quant}],
         }
     )  # fmt: skip
 
@@ -270,14 +270,14 @@ def test_an_edited_config_changes_no_real_sweep_and_its_job_is_measured_again(
     (tmp_path / "marker").touch()
     (tmp_path / "edited.yaml").write_text(config_text(model_folder, "bnb4", 16))
     failed, printed = real_sweep(
-        tmp_path, model_folder, source=tmp_path / "edited.yaml", target=tmp_path / "config.yaml"
+        tmp_path, model_folder, "int8", source=tmp_path / "edited.yaml", target=tmp_path / "config.yaml"
     )
     assert failed == [], printed
     assert "bnb4" in (tmp_path / "config.yaml").read_text()
     records = compare([tmp_path / "results"]).records
     assert [(one.variant.quant, [cell.new_tokens for cell in one.cells]) for one in records] == [("int8", [4])] * 2
     (tmp_path / "config.yaml").unlink()
-    code, printed = typed("run", "--job", tmp_path / "results" / "job-int8.json", "--output", tmp_path / "again")
+    code, printed = typed("run", "--job", tmp_path / "results" / "job-measured.json", "--output", tmp_path / "again")
     assert code == 0, printed
     (again,) = compare([tmp_path / "again"]).records
     assert (again.variant.quant, again.sweep, again.cells[0].key) == ("int8", None, records[0].cells[0].key)
@@ -289,13 +289,13 @@ def test_weights_that_are_replaced_between_two_rounds_are_not_measured(model_fol
     content = bytearray(weights.read_bytes())
     content[-1000:] = bytes(1000)
     (tmp_path / "other").write_bytes(content)
-    failed, printed = real_sweep(tmp_path, model_folder, source=tmp_path / "other", target=weights)
-    assert failed == ["int8, round 2"]
+    failed, printed = real_sweep(tmp_path, model_folder, "fp16", source=tmp_path / "other", target=weights)
+    assert failed == ["measured, round 2"]
     assert (
-        f"failed: int8, round 2: error: model {model_folder} changed since the sweep began; put it back, or begin a new"
+        f"failed: measured, round 2: error: model {model_folder} changed since the sweep began; put it back, or "
     ) in printed
     found = sorted(compare([tmp_path / "results"]).records, key=lambda one: one.round)
     assert [[cell.status for cell in one.cells] for one in found] == [["ok"], ["error"]]
-    assert json.loads(job_path(tmp_path / "results", "int8").read_text())["origin"]["inputs"].keys() == {
+    assert json.loads(job_path(tmp_path / "results", "measured").read_text())["origin"]["inputs"].keys() == {
         f"model {model_folder}"
     }

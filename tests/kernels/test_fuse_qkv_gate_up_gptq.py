@@ -32,7 +32,7 @@ OUTPUTS = [128 + 2 * 64, 128, 2 * 256, 128]
 
 
 @pytest.fixture
-def model(shape_folder: Path) -> Any:
+def model(shape_folder: Path, without_compiling: None) -> Any:
     return load(shape_folder, "gptq", dtype="float16", dummy=True, kernel="torch").model
 
 
@@ -131,9 +131,9 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 5), (1, 600), (600, 1)])
 @pytest.mark.usefixtures("as_on_hopper")
 def test_torchs_compiler_traces_joined_linears_as_one_graph_that_serves_all_layers(
-    model: Any, shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_on_processor(gemv_tensor_core, tmp_path, monkeypatch)
+    run_on_processor(gemv_tensor_core, monkeypatch)
     monkeypatch.setattr(gemv_gptq, "takes_tensor_cores", lambda *_: True)
     monkeypatch.setattr(quantized_gemm, "MOST_ROWS", 512)
     operators: list[list[str]] = []
@@ -165,10 +165,8 @@ def test_torchs_compiler_traces_joined_linears_as_one_graph_that_serves_all_laye
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_hopper")
-def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_on_processor(gemv_tensor_core, tmp_path, monkeypatch)
+def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_on_processor(gemv_tensor_core, monkeypatch)
     launched: list[list[int]] = []
 
     def launch(hidden: torch.Tensor, matrices: list[Matrix], ends: GemvFusion) -> torch.Tensor:

@@ -4,7 +4,6 @@ What the GPU's own instructions make of them is tested on a GPU (tests/engines/t
 """
 
 import ctypes
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +20,9 @@ from tests.on_processor import run_on_processor
 
 
 @pytest.fixture
-def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are made by the kernels' sources on the processor."""
-    run_on_processor(gemv_tensor_core, tmp_path, monkeypatch)
+    run_on_processor(gemv_tensor_core, monkeypatch)
 
 
 def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFusion:

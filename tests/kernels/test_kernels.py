@@ -51,7 +51,7 @@ def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape
 
 
 @pytest.mark.slow
-def test_unpacked_words_are_the_matrix_that_gptqmodel_makes_of_them(shape_folder) -> None:
+def test_unpacked_words_are_the_matrix_that_gptqmodel_makes_of_them(shape_folder, without_compiling) -> None:
     model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model
     packed = [module for module in model.modules() if hasattr(module, "qweight")]
     for linear in packed:

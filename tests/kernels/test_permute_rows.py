@@ -1,7 +1,5 @@
 """Rows in the order of `prefill_gemm`: the kernel's source, compiled for a processor, against torch's operators."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,8 +11,8 @@ from tests.on_processor import run_on_processor
 
 
 @pytest.fixture
-def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_on_processor(module, tmp_path, monkeypatch)
+def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_on_processor(module, monkeypatch)
     monkeypatch.setattr(module, "THREADS", 64)
 
 

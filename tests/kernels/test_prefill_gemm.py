@@ -5,7 +5,6 @@ What the GPU's own instructions make of it is tested on a GPU.
 
 from ctypes import CDLL
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -67,9 +66,9 @@ class Case:
     ],
     ids=str,
 )
-def test_weights_times_rows(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_times_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    run_on_processor(prefill_gemm, tmp_path, monkeypatch)
+    run_on_processor(prefill_gemm, monkeypatch)
     monkeypatch.setattr(prefill_gemm, "MOST_STAGES", case.stages)
     packed, matrix = weights_of(FORMS[case.form], case.inputs, case.outputs, "cpu")
     if case.form != 16:
@@ -81,12 +80,10 @@ def test_weights_times_rows(case: Case, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("form", ["int4 by group", "nf4"])
-def test_few_rows_of_4_bit_are_brought_into_the_order_before(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_rows_of_4_bit_are_brought_into_the_order_before(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     for module in (prefill_gemm, permute_rows):
-        run_on_processor(module, tmp_path, monkeypatch)
+        run_on_processor(module, monkeypatch)
     monkeypatch.setattr(prefill_gemm, "why_not", lambda *asked: None)
     packed, matrix = weights_of(form, 512, 160, "cpu")
     hidden = torch.randn(20, 512).half()

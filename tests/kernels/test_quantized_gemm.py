@@ -284,6 +284,7 @@ def test_a_prompt_of_any_length_is_compiled(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_one_compiled_layer_of_packed_weights_takes_prompts_of_every_length(
     model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

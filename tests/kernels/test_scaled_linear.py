@@ -45,6 +45,7 @@ def test_activations_are_quantized_per_row_by_their_largest_value(dtype, error):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.usefixtures("traced_only")
 def test_the_compiler_traces_it_as_one_graph(dtype):
     linear, hidden = linear_of(dtype), torch.randn(1, 20, INPUTS)
     compiled = torch.compile(linear, fullgraph=True)

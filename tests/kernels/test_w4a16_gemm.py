@@ -3,7 +3,6 @@
 What the GPU's own instructions make of it is tested on a GPU (tests/kernels/test_quantized_gemm_gpu.py).
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ QWEN3_4B = ((2560, 6144), (4096, 2560), (2560, 19456), (9728, 2560), (2560, 4096
 
 
 @pytest.fixture
-def on_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are made by the kernel's source on the processor."""
-    run_on_processor(w4a16_gemm, tmp_path, monkeypatch)
+    run_on_processor(w4a16_gemm, monkeypatch)
 
 
 def random_weights(form: str, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[Packed, torch.Tensor]:

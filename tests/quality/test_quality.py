@@ -19,7 +19,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.execution.single_run import Run
-from benchmarker.quality import evaluation_text
+from benchmarker.quality import evaluation_text, judge
 from benchmarker.quantization.load import load_model
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
@@ -48,9 +48,10 @@ def run(
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_windows() -> Iterator[None]:
+def _few_windows_and_texts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation_text, "QUICK_WINDOWS", 2)
+        patch.setattr(judge, "PROMPTS", 1)
         yield
 
 

@@ -52,6 +52,7 @@ def test_importing_gptqmodel_leaves_the_environment_as_it_was(shape_folder):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_a_plain_checkpoint_is_quantized_once_and_then_found(session_model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("A measurement is a question put to the world. " * 40)
@@ -89,6 +90,7 @@ def test_a_plain_checkpoint_is_quantized_once_and_then_found(session_model, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [{"sym": False}, {"desc_act": True}, {"group_size": -1, "kernel": "torch"}])
+@pytest.mark.usefixtures("traced_only")
 def test_every_form_of_gptq_can_be_quantized_here(session_model, form):
     loaded = load(session_model, "gptq", calibration_samples=4, calibration_tokens=64, **form)
     assert distance(loaded, load(session_model, "fp16")) < 0.5

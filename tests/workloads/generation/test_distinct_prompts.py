@@ -133,6 +133,7 @@ ENGINES: dict[str, Callable[[PreTrainedModel], TokenSource]] = {
 
 
 @pytest.mark.parametrize("engine", ["eager", "cuda_graph", pytest.param("compile", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("traced_only")
 def test_every_sequence_of_a_batch_gets_the_tokens_of_a_run_with_its_prompt_alone(
     model: PreTrainedModel, engine: str
 ) -> None:
