@@ -93,9 +93,8 @@ def run_help(workload: Workload) -> RunHelp:
 
 def saved_help(workload: str, arguments: Sequence[str]) -> RunHelp | None:
     """Return the saved help of a workload if the only argument is --help; None otherwise, or if no help is saved."""
-    return (
-        _saved(workload) if list(arguments) in (["-h"], ["--help"]) and (FOLDER / f"{workload}.json").exists() else None
-    )
+    is_help = list(arguments) in (["-h"], ["--help"])
+    return _saved(workload) if is_help and (FOLDER / f"{workload}.json").exists() else None
 
 
 def quantization_names() -> str:
