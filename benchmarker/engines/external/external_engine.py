@@ -17,13 +17,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_process import Driver, DriverError
-from benchmarker.engines.external.environments import (
-    DRIVERS,
-    EngineError,
-    Marker,
-    ready_environment,
-    why_not_installed,
-)
+from benchmarker.engines.external.environments import DRIVERS, EngineError, Marker, ready_environment, why_not_installed
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
