@@ -18,11 +18,14 @@ from tests.hub_server import COMMIT, Hub, hub_of, serving
 
 FIND = """
 import json, sys
+import benchmarker.checkpoints.find
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
 model = ModelSpec(**json.loads(sys.argv[1]))
+# Several seconds of transformers, which only makes dummies here.
+benchmarker.checkpoints.find.import_libraries = lambda *packages: None
 try:
     found = find_checkpoint(model, VariantSpec(name="fp16", quant="fp16"))
 except BenchmarkerError as error:
