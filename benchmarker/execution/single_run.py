@@ -145,7 +145,7 @@ class Run(Session):
         if self._surroundings:
             cell, why = self._surroundings.beside(cell, own_processes=self.job.processes)
             if why:
-                self.terminal.line(f"  disturbed: {why}; the numbers are kept and marked")
+                self.terminal.note(f"  disturbed: {why}; the numbers are kept and marked")
         if cell.status != "ok":
             self.terminal.line(f"  {cell.status}: {cell.reason}")
         return cell.model_copy(update={"key": result_key(self.job, point, self.record.environment)})
