@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -25,7 +25,6 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
-Number = TypeVar("Number", int, float)
 FOLDER = Path(__file__).parent / "run_help"
 COMMON_FIRST = {
     "config": Annotated[Path | None, typer.Option(help="YAML file with the values that no option gives.")],
@@ -58,6 +57,10 @@ COMMON_LAST = {
 }
 DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
 LISTS = ("wholes", "numbers", "words", "texts", "pairs")  # Kinds of repeatable options; values are joined.
+NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
+    "wholes": (int, "whole numbers separated by commas, such as 3,26"),
+    "numbers": (float, "numbers separated by commas, such as 0.5,2"),
+}
 METAVARS = {"wholes": "<n,n>", "numbers": "<n,n>", "words": "<a,b>"}
 """Placeholder of the value in --help, by kind of option; typer chooses that of the other kinds."""
 COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}
@@ -90,9 +93,8 @@ def run_help(workload: Workload) -> RunHelp:
 
 def saved_help(workload: str, arguments: Sequence[str]) -> RunHelp | None:
     """Return the saved help of a workload if the only argument is --help; None otherwise, or if no help is saved."""
-    return (
-        _saved(workload) if list(arguments) in (["-h"], ["--help"]) and (FOLDER / f"{workload}.json").exists() else None
-    )
+    is_help = list(arguments) in (["-h"], ["--help"])
+    return _saved(workload) if is_help and (FOLDER / f"{workload}.json").exists() else None
 
 
 def quantization_names() -> str:
@@ -164,16 +166,12 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
     return typed
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Return the numbers in `3,26`; raises SpecError."""
-    return _numbers(option, text, int, "whole numbers separated by commas, such as 3,26")
-
-
-def _numbers(option: str, text: str, kind: type[Number], form: str) -> list[Number]:
+def _numbers(option: Option, text: str) -> list[float]:
+    kind, form = NUMBERS[option.kind]
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise SpecError(f"{option} {text}: write {form}") from None
+        raise SpecError(f"{option.flag} {text}: write {form}") from None
 
 
 def _name_of(option: Option) -> str:
@@ -199,9 +197,6 @@ def _value(option: Option, value: Any) -> Any:
         return option.value if value else None
     if value is None or value == []:
         return None
-    if option.kind == "wholes":
-        return [number for text in value for number in whole_numbers(option.flag, text)]
-    if option.kind == "numbers":
-        form = "numbers separated by commas, such as 0.5,2"
-        return [number for text in value for number in _numbers(option.flag, text, float, form)]
+    if option.kind in NUMBERS:
+        return [number for text in value for number in _numbers(option, text)]
     return [word for text in value for word in text.split(",")] if option.kind == "words" else value

@@ -8,8 +8,9 @@ and the fields that the workload adds, such as the model. The records of one var
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarker.comparison.rows import CellKey, Circumstance, keys_of
 from benchmarker.core.errors import COMPUTING, ResultsError
@@ -219,39 +220,29 @@ def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str,
             f"{limit_w:.0f} W" if (limit_w := record.environment.device.power_limit_w) else None
         ),
         "processor": lambda record: record.environment.cpu,
-        "cores": _on_cpu(lambda record: record.environment.cores),
-        "threads": _on_cpu(lambda record: record.environment.threads),
-        "governor": _on_cpu(lambda record: record.environment.governor),
-        "instruction switches": _on_cpu(_switches(INSTRUCTIONS)),
-        "compiler switches": _switches(COMPILER),
+        "cores": lambda record: _on_cpu(record, record.environment.cores),
+        "threads": lambda record: _on_cpu(record, record.environment.threads),
+        "governor": lambda record: _on_cpu(record, record.environment.governor),
+        "instruction switches": lambda record: _on_cpu(record, _switches(record, INSTRUCTIONS)),
+        "compiler switches": lambda record: _switches(record, COMPILER),
         "Python": lambda record: ".".join((record.environment.python or "").split(".")[:2]) or None,
         "libraries imported": lambda record: "once a round" if record.forked else "in each process",
         **workload_of(workload).circumstances(records),
         "benchmarker": lambda record: record.benchmarker,
-        **{package: _version_of(package) for package in COMPUTING},
+        **{package: partial(_version, package) for package in COMPUTING},
     }
 
 
-def _on_cpu(value_of: Callable[[RunRecord], object]) -> Circumstance:
-    def circumstance(record: RunRecord) -> str | None:
-        value = value_of(record) if record.environment.device.kind == "cpu" else None
-        return str(value) if value else None
-
-    return circumstance
+def _on_cpu(record: RunRecord, value: object) -> str | None:
+    return str(value) if value and record.environment.device.kind == "cpu" else None
 
 
-def _switches(names: tuple[str, ...]) -> Circumstance:
-    def switches(record: RunRecord) -> str | None:
-        variables = record.environment.variables
-        return ", ".join(f"{name}={variables[name]}" for name in names if name in variables) or None
-
-    return switches
+def _switches(record: RunRecord, names: Sequence[str]) -> str | None:
+    variables = record.environment.variables
+    return ", ".join(f"{name}={variables[name]}" for name in names if name in variables) or None
 
 
-def _version_of(package: str) -> Circumstance:
-    def version(record: RunRecord) -> str | None:
-        libraries = record.libraries
-        is_run = package not in OF_VARIANTS or libraries is None or package in libraries
-        return record.environment.packages.get(package) if is_run else None
-
-    return version
+def _version(package: str, record: RunRecord) -> str | None:
+    libraries = record.libraries
+    is_run = package not in OF_VARIANTS or libraries is None or package in libraries
+    return record.environment.packages.get(package) if is_run else None

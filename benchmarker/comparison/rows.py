@@ -183,12 +183,6 @@ class Row:
         return self.speed_up.ratio if self.speed_up else None
 
     @property
-    def verdict(self) -> str | None:
-        if self.is_reference:
-            return "baseline"
-        return self.speed_up.verdict if self.speed_up else None
-
-    @property
     def described(self) -> Workload:
         return workload_of(self.workload)
 
@@ -345,10 +339,11 @@ class Limitable:
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:
     """Return the row's speed-up and its ratio of whole calls, each with its interval; 1 for the reference itself."""
     own_call = Ratio(1.0, rounds=row.rounds) if row.is_baseline and row.latency else None
+    verdict, reference = (row.speed_up.verdict, row.speed_up.reference) if row.speed_up else (None, None)
     return {
         **with_ends("ratio", row.ratio),
-        "verdict": row.verdict,
-        "reference": row.variant if row.is_reference else row.speed_up.reference if row.speed_up else None,
+        "verdict": "baseline" if row.is_reference else verdict,
+        "reference": row.variant if row.is_reference else reference,
         **with_ends("call_ratio", row.call.ratio if row.call else own_call),
     }
 

@@ -22,23 +22,19 @@ from benchmarker.sweep.resume import SweepFile, read_sweep_file
 from benchmarker.sweep.sweep_plan import order
 
 FLIPS = 1_000
+SEED = 1
 LEAST_ROUNDS = 6
 MOST_FALSE = 0.05
 ORDER_CHECK, FLIP_CHECK = "order of execution", "false verdicts"
 
 
-def order_lines(folder: Path) -> list[OrderLine]:
-    path = folder / RUN_ORDER
-    if not path.is_file():
-        return []
-    return [OrderLine.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def check_order(folder: Path, records: Sequence[RunRecord]) -> Finding:
     """Check that each device ran one process at a time, rounds in sequence, and each round in the planned order, and
     that a process of its round made each record."""
+    path = folder / RUN_ORDER
     try:
-        lines = sorted(order_lines(folder), key=lambda line: line.start)
+        texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        lines = sorted(map(OrderLine.model_validate_json, texts), key=lambda line: line.start)
     except (ValidationError, UnicodeDecodeError) as error:
         return judged(ORDER_CHECK, f"{RUN_ORDER} cannot be read: {str(error).splitlines()[0]}", holds=False)
     if not lines:
@@ -95,7 +91,7 @@ def _record_faults(lines: Sequence[OrderLine], records: Sequence[RunRecord]) -> 
     ]
 
 
-def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
+def check_false_verdicts(results: Results) -> list[Finding]:
     """Check that at most 5 % of random sign patterns of a variant's log ratios give a verdict.
 
     The log ratios of the rounds are centred, so that the true ratio is 1 and the verdicts "faster" and "slower" are
@@ -111,7 +107,7 @@ def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
         if len(logs) < LEAST_ROUNDS:
             untested.append(len(logs))
             continue
-        share = false_share(logs, random.Random(seed))
+        share = false_share(logs, random.Random(SEED))
         text = f"{share:.1%} of {FLIPS} random sign patterns are faster or slower; limit {MOST_FALSE:.0%}"
         text = f"{cell_words(row.cell)}: {text}"
         findings.append(judged(FLIP_CHECK, text, holds=share <= MOST_FALSE, variant=row.variant))

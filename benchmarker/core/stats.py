@@ -56,11 +56,12 @@ class Ratio:
     standard_error: float | None = None
     freedom: float | None = None
 
-    def detectable(self, tests: int) -> float | None:
+    def detectable(self, tests: int = 1) -> float | None:
         """Return the smallest true ratio above 1 that is detected with 80 % power at 5 % / `tests`."""
         if self.standard_error is None or self.freedom is None:
             return None
-        return detectable_ratio(self.standard_error, self.freedom, tests=tests)
+        # exp(c * SE); c is the noncentrality at which a two-sided t test at 5 % / `tests` has 80 % power.
+        return math.exp(_noncentrality(self.freedom, tests) * self.standard_error)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -153,11 +154,11 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
-def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
+def rounds_to_decide(ratio: Ratio, *, tests: int = 1) -> int | None:
     """Return the number of additional rounds that would decide at the present spread; None if 40 in total would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
-    distance, edge = abs(math.log(ratio.value)), math.log(1 + band)
+    distance, edge = abs(math.log(ratio.value)), math.log(1 + SAME_WITHIN)
     spread = ratio.standard_error * math.sqrt(ratio.rounds)
     for count in range(ratio.rounds + 1, 41):
         half = spread / math.sqrt(count)
@@ -166,11 +167,6 @@ def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN)
         if distance + _critical(count - 1) * half < edge:
             return count - ratio.rounds
     return None
-
-
-def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
-    """Return exp(c * SE); c is the noncentrality at which a two-sided t test at 5 % / tests has 80 % power."""
-    return math.exp(_noncentrality(freedom, tests) * standard_error)
 
 
 def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:

@@ -62,7 +62,9 @@ class Run(Session):
                 check_unchanged(self.job, self.record.environment)
                 self.keep(opened_at=time.time())
                 for point in self.job.points():
-                    before = self._announced(bench.cell(point))
+                    before = bench.cell(point)
+                    self.terminal.line(self.workload.cell_text(before))
+                    self._read(now=True)
                     cell: CellBase = measure_cell(
                         bench,
                         point,
@@ -137,18 +139,13 @@ class Run(Session):
         # A workload that loads a model calls `begin_growth` again after importing its libraries.
         self.device.begin_growth()
 
-    def _announced(self, cell: CellBase) -> CellBase:
-        self.terminal.line(self.workload.cell_text(cell))
-        self._read(now=True)
-        return cell
-
     def _finished(self, cell: CellBase, point: Any) -> CellBase:
         """Return the cell with its key and, if other programs disturbed it, with a flag."""
         self._read(now=True)
         if self._surroundings:
             cell, why = self._surroundings.beside(cell, own_processes=self.job.processes)
             if why:
-                self.terminal.line(f"  disturbed: {why}; the numbers are kept and marked")
+                self.terminal.note(f"  disturbed: {why}; the numbers are kept and marked")
         if cell.status != "ok":
             self.terminal.line(f"  {cell.status}: {cell.reason}")
         return cell.model_copy(update={"key": result_key(self.job, point, self.record.environment)})

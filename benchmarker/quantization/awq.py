@@ -90,10 +90,4 @@ LOADER: Loader = Loader(
     aliases=("autoawq", "auto-awq"),
     dtypes=("float16", "bfloat16"),
     bits=(BITS,),
-    kernels={
-        "aten::_weight_int4pack_mm_for_cpu": "quantized matmul",
-        "awq_gemm_kernel": "quantized matmul",
-        "awq_dequantize_kernel": "dequantize",
-        "void marlin::Marlin<__half, 256, 1, 8, 8>": "quantized matmul",
-    },
 )

@@ -9,12 +9,13 @@ becomes a separate tensor: fewer bytes to read per token, more to store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.checkpoints.dummy import empty_model
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from transformers import PreTrainedModel
-
-    from benchmarker.profiling.kernel_categories import Category
 
 
 class Options(Plain):
@@ -49,9 +48,10 @@ class Loader:
     name: str
     summary: str  # Text for --help: `torchao int8, weight only`.
     options: type[Options]
-    packages: tuple[str, ...]  # pip names of libraries beyond torch and transformers.
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
     """Raises a BenchmarkerError for an unsupported checkpoint, if possible before any weight is read."""
+    packages: tuple[str, ...] = ()  # pip names of libraries beyond torch and transformers.
+    gpu_packages: tuple[str, ...] = ()  # Packages that supply the kernels on a GPU.
     check: Callable[[Any, Target], None] = lambda options, target: None
     prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
         checkpoint
@@ -74,8 +74,6 @@ class Loader:
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
     """Yields the tensors of a module that are neither parameters nor buffers, such as scales."""
-    kernels: Mapping[str, Category] = field(default_factory=dict)
-    """Category by kernel or operator name in profiles; a test checks profiling/kernel_categories.py with it."""
 
     @property
     def has_low_bits(self) -> bool:
@@ -141,17 +139,15 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 ONE_BY_ONE = "experts run one after the other (experts_implementation=eager): torchao has no batched product for them"
 
 
-def by_torchao(checkpoint: Checkpoint, config: Any) -> Any:
-    """Return the quantization config for transformers; None if torchao saved the checkpoint, with its own config."""
+def load_by_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
+    """Load a model and quantize it with torchao's `config`; a checkpoint that torchao saved has its own config."""
     from torchao.quantization import FqnToConfig
     from transformers import TorchAoConfig
 
     if checkpoint.fused_experts:
         config = FqnToConfig({"_default": config, **dict.fromkeys(checkpoint.fused_experts, config)})
-    return TorchAoConfig(config) if checkpoint.quantization is None else None
-
-
-def loaded_by_torchao(model: PreTrainedModel, checkpoint: Checkpoint, options: Options, target: Target) -> Loaded:
+    quantization = TorchAoConfig(config) if checkpoint.quantization is None else None
+    model = read_model(checkpoint, target, quantization=quantization)
     tied = ", tied to the embedding" if is_tied(model) else ""
     notes = () if has_int8_head(options) else (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
     if not checkpoint.fused_experts:

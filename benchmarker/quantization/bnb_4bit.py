@@ -77,12 +77,4 @@ LOADER: Loader = Loader(
     splits=("layers",),
     bits=(4,),
     extra_tensors=extra_tensors,
-    kernels={
-        "MatMul4Bit": "dequantize",
-        "bitsandbytes::gemv_4bit": "quantized matmul",
-        "bitsandbytes::gemm_4bit": "quantized matmul",
-        "bitsandbytes::dequantize_4bit": "dequantize",
-        "void kgemm_4bit_inference_naive<__half, 128, 16>": "quantized matmul",
-        "void kDequantizeBlockwise<__half, 512, 64, 8, 2>": "dequantize",
-    },
 )

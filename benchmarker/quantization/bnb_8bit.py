@@ -68,15 +68,4 @@ LOADER: Loader = Loader(
     aliases=("llm.int8", "llm-int8", "bnb-8bit", "bnb-int8", "bitsandbytes-8bit"),
     bits=(8,),
     extra_tensors=extra_tensors,
-    kernels={
-        "MatMul8bitLt": "quantized matmul",
-        "bitsandbytes::int8_scaled_mm": "quantized matmul",
-        "bitsandbytes::int8_mixed_scaled_mm": "quantized matmul",
-        "bitsandbytes::int8_linear_matmul": "quantized matmul",
-        "bitsandbytes::int8_mm_dequant": "dequantize",
-        "bitsandbytes::int8_vectorwise_dequant": "dequantize",
-        "bitsandbytes::int8_vectorwise_quant": "copy/cast",
-        "void kInt8VectorQuant<__half, 1024, 1>": "copy/cast",
-        "void kdequant_mm_int32_fp16<4, 512>": "dequantize",
-    },
 )

@@ -14,7 +14,6 @@ from typing import Any
 from benchmarker.core.errors import installed_version
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.quantization.stored_formats import FORMATS
 from benchmarker.quantization.stored_packing import COMPRESSED
 
 ANY = "CPUs, GPUs"
@@ -59,8 +58,8 @@ class FormatRow:
 
     @property
     def _packages(self) -> tuple[str, ...]:
-        gpu_packages = next((each.gpu_packages for each in FORMATS if each.name == self.quant), ())
-        return (*LOADERS[self.quant].packages, *gpu_packages)
+        loader = LOADERS[self.quant]
+        return (*loader.packages, *loader.gpu_packages)
 
 
 ROWS = (

@@ -19,7 +19,6 @@ LOADER: Loader = Loader(
     name="fp16",
     summary="16-bit weights, the baseline",
     options=FP16Options,
-    packages=(),
     load=load,
     aliases=("unquantized",),
     splits=("tensors", "layers"),

@@ -276,10 +276,4 @@ LOADER: Loader = Loader(
     aliases=("gptqmodel", "auto-gptq", "autogptq"),
     dtypes=("float16", "bfloat16"),
     bits=(2, 3, 4, 8),
-    kernels={
-        "gptqmodel_exllamav2::gemm_half_q_half": "quantized matmul",
-        "void marlin::Marlin<__half, 256, 1, 8, 8>": "quantized matmul",
-        "gptqmodel::torch_aten_linear": "quantized matmul",
-        "dequant_kernel_248": "dequantize",
-    },
 )

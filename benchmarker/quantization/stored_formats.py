@@ -10,10 +10,9 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import ModelError, SpecError, UnsupportedError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
@@ -34,7 +33,6 @@ QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 MIXED = "mixed"
 GPU_KERNELS = ("kernels",)  # Downloads kernels from a hub.
-FP8_GPU = "NVIDIA GPUs of compute capability 8.9 and above"
 
 
 class StoredOptions(FormOptions):
@@ -42,24 +40,6 @@ class StoredOptions(FormOptions):
 
     scheme: str = ""
     """Number format of weights and activations, and name of the variant: `w4a16`, `fp8-dynamic`."""
-
-
-@dataclass(frozen=True)
-class StoredFormat:
-    """Format of all checkpoints with one `quant_method` in config.json."""
-
-    method: str
-    name: str  # Name of the loader.
-    summary: str
-    packages: tuple[str, ...]
-    gpu_packages: tuple[str, ...]  # Packages that supply the kernels on a GPU.
-    kernels: str | None
-    """Devices or schemes for which transformers keeps the weights packed, as text; None if it cannot load them."""
-    options: Callable[[dict[str, Any]], dict[str, Any]]
-    """Maps `quantization_config` to the loader's options."""
-    is_read: bool = True  # False if transformers cannot read the format.
-    bits: tuple[int, ...] = (4, 8)
-    packing: Packing | None = None  # Format of dummies; None if they cannot be made.
 
 
 def with_scheme(form: QuantT) -> QuantT:
@@ -93,66 +73,6 @@ def _group_scheme(group: Mapping[str, Any]) -> str:
 def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
     block = stored.get("weight_block_size")
     return {"scheme": "fp8-tensor" if not block else "fp8" if block == FP8_BLOCK else f"fp8-{block[0]}x{block[1]}"}
-
-
-def _modelopt_options(stored: dict[str, Any]) -> dict[str, Any]:
-    return {"scheme": str(stored.get("quant_algo", "modelopt")).lower()}
-
-
-FORMATS = (
-    StoredFormat(
-        method=COMPRESSED,
-        name=COMPRESSED,
-        summary="a compressed-tensors checkpoint",
-        packages=(COMPRESSED,),
-        gpu_packages=(),
-        kernels="W4A16, W8A8 and FP8 with a scale per row",
-        options=lambda stored: {"scheme": compressed_scheme(stored)},
-        packing=COMPRESSED_PACKING,
-    ),
-    StoredFormat(
-        method="fp8",
-        name="fp8-checkpoint",
-        summary="an FP8 checkpoint with scales per block or tensor",
-        packages=(),
-        gpu_packages=GPU_KERNELS,
-        kernels=FP8_GPU,
-        options=_fp8_options,
-        bits=(8,),
-        packing=FP8_PACKING,
-    ),
-    StoredFormat(
-        method="auto-round",
-        name="autoround",
-        summary="an AutoRound checkpoint",
-        packages=("auto-round",),
-        gpu_packages=(),
-        kernels="CPUs and GPUs",
-        options=lambda stored: {"scheme": f"w{stored.get('bits')}a16-autoround"},
-        bits=(2, 3, 4, 8),
-        packing=AUTOROUND_PACKING,
-    ),
-    StoredFormat(
-        method="mxfp4",
-        name="mxfp4",
-        summary="an MXFP4 checkpoint of gpt-oss",
-        packages=(),
-        gpu_packages=GPU_KERNELS,
-        kernels="NVIDIA GPUs of compute capability 7.5 and above",
-        options=lambda stored: {"scheme": "mxfp4"},
-        bits=(4,),
-    ),
-    StoredFormat(
-        method="modelopt",
-        name="modelopt",
-        summary="a checkpoint of NVIDIA's ModelOpt, for the engine vllm",
-        packages=(),
-        gpu_packages=(),
-        kernels=None,
-        options=_modelopt_options,
-        is_read=False,
-    ),
-)
 
 
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -223,32 +143,88 @@ def packed_switch(stored: dict[str, Any]) -> Any:
     return CompressedTensorsConfig(use_optimized_inference=True)
 
 
-def _loader(stored_format: StoredFormat) -> Loader:
+def _stored_loader(
+    name: str,
+    summary: str,
+    stored_options: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    method: str | None = None,
+    is_read: bool = True,
+    bits: tuple[int, ...] = (4, 8),
+    **fields: Any,
+) -> Loader:
+    """Return the loader of all checkpoints with one `quant_method` in config.json, by default the loader's name.
+
+    Args:
+        is_read: False if transformers cannot read the format.
+        fields: Further fields of Loader.
+    """
+
     def check(options: StoredOptions, target: Target) -> None:
         from benchmarker.quantization.stored_kernels import multiplies_fp8_blocks
 
-        if not stored_format.is_read:
-            raise UnsupportedError(f"{stored_format.name}: transformers does not read this format; use --engine vllm")
+        if not is_read:
+            raise UnsupportedError(f"{name}: transformers does not read this format; use --engine vllm")
         gpu = torch_gpu(target.device)
         if gpu and not (options.scheme == "fp8" and multiplies_fp8_blocks(gpu)):
-            require(stored_format.name, *stored_format.gpu_packages)
+            require(name, *STORED_LOADERS[name].gpu_packages)
 
     return Loader(
-        name=stored_format.name,
-        summary=stored_format.summary,
+        name=name,
+        summary=summary,
         options=StoredOptions,
-        packages=stored_format.packages,
         load=load,
         check=check,
-        reads=lambda stored: stored.get("quant_method") == stored_format.method,
-        stored_options=stored_format.options,
-        stored_only=(
-            f"not quantized, and --quant {stored_format.name} reads {stored_format.summary}; leave --quant out"
-        ),
-        packing=stored_format.packing,
-        bits=stored_format.bits,
-        unpacked_unless=stored_format.kernels,
+        reads=lambda stored: stored.get("quant_method") == (method or name),
+        stored_options=stored_options,
+        stored_only=f"not quantized, and --quant {name} reads {summary}; leave --quant out",
+        bits=bits,
+        **fields,
     )
 
 
-STORED_LOADERS: dict[str, Loader] = {each.name: _loader(each) for each in FORMATS}
+_LOADERS = (
+    _stored_loader(
+        COMPRESSED,
+        "a compressed-tensors checkpoint",
+        lambda stored: {"scheme": compressed_scheme(stored)},
+        packages=(COMPRESSED,),
+        unpacked_unless="W4A16, W8A8 and FP8 with a scale per row",
+        packing=COMPRESSED_PACKING,
+    ),
+    _stored_loader(
+        "fp8-checkpoint",
+        "an FP8 checkpoint with scales per block or tensor",
+        _fp8_options,
+        method="fp8",
+        gpu_packages=GPU_KERNELS,
+        unpacked_unless="NVIDIA GPUs of compute capability 8.9 and above",
+        bits=(8,),
+        packing=FP8_PACKING,
+    ),
+    _stored_loader(
+        "autoround",
+        "an AutoRound checkpoint",
+        lambda stored: {"scheme": f"w{stored.get('bits')}a16-autoround"},
+        method="auto-round",
+        packages=("auto-round",),
+        unpacked_unless="CPUs and GPUs",
+        bits=(2, 3, 4, 8),
+        packing=AUTOROUND_PACKING,
+    ),
+    _stored_loader(
+        "mxfp4",
+        "an MXFP4 checkpoint of gpt-oss",
+        lambda stored: {"scheme": "mxfp4"},
+        gpu_packages=GPU_KERNELS,
+        unpacked_unless="NVIDIA GPUs of compute capability 7.5 and above",
+        bits=(4,),
+    ),
+    _stored_loader(
+        "modelopt",
+        "a checkpoint of NVIDIA's ModelOpt, for the engine vllm",
+        lambda stored: {"scheme": str(stored.get("quant_algo", "modelopt")).lower()},
+        is_read=False,
+    ),
+)
+STORED_LOADERS: dict[str, Loader] = {loader.name: loader for loader in _LOADERS}

@@ -7,17 +7,8 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import (
-    FormOptions,
-    Loaded,
-    Loader,
-    by_torchao,
-    check_nvidia,
-    loaded_by_torchao,
-    reads_torchao,
-)
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, check_nvidia, load_by_torchao, reads_torchao
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 tensor cores.
 
@@ -34,8 +25,7 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress:
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
 
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, how))
-    return loaded_by_torchao(model, checkpoint, options, target)
+    return load_by_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(
@@ -49,5 +39,4 @@ LOADER: Loader = Loader(
     aliases=("float8", "torchao-fp8"),
     dtypes=("bfloat16",),
     bits=(8,),
-    kernels={"aten::_scaled_mm": "quantized matmul"},
 )

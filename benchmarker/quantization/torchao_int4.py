@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
     Loader,
-    by_torchao,
     check_nvidia,
-    loaded_by_torchao,
+    load_by_torchao,
     reads_torchao,
     torchao_group,
 )
@@ -27,8 +25,6 @@ CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
 
 class Int4Options(FormOptions):
-    """Options of int4 weights with zero points."""
-
     group_size: Literal[32, 64, 128, 256] = 128
     """Input channels that share a scale and a zero point."""
     scales: Literal["range", "hqq"] = "range"
@@ -45,8 +41,7 @@ def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     check_groups(checkpoint, options)
-    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, torchao_config(options)))
-    return loaded_by_torchao(model, checkpoint, options, target)
+    return load_by_torchao(checkpoint, options, target, torchao_config(options))
 
 
 def torchao_config(options: Int4Options) -> Any:
@@ -83,10 +78,4 @@ LOADER: Loader = Loader(
     aliases=("torchao-int4", "int4wo", "int4-weight-only"),
     dtypes=("bfloat16",),
     bits=(4,),
-    kernels={
-        "aten::_weight_int4pack_mm": "quantized matmul",
-        "void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::native::KReductionType)0>>": (
-            "quantized matmul"
-        ),
-    },
 )

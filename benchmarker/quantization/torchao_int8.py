@@ -11,14 +11,12 @@ from typing import Annotated
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
     Loader,
-    by_torchao,
-    loaded_by_torchao,
+    load_by_torchao,
     reads_torchao,
     torchao_group,
     with_fused_experts,
@@ -26,8 +24,6 @@ from benchmarker.quantization.base import (
 
 
 class Int8Options(FormOptions):
-    """Options of symmetric int8 weights."""
-
     group_size: Annotated[int, Field(gt=0)] | None = None
     """Input channels that share a scale; None for one scale per output channel (a whole row)."""
 
@@ -43,8 +39,7 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
         )
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, how))
-    return loaded_by_torchao(model, checkpoint, options, target)
+    return load_by_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(
@@ -60,5 +55,4 @@ LOADER: Loader = Loader(
     splits=("layers",),
     bits=(8,),
     quantizes_experts=True,
-    kernels={"aten::_weight_int8pack_mm": "quantized matmul"},
 )

@@ -9,13 +9,11 @@ which synchronizes at every layer and prevents CUDA graphs. Embedding, norms and
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
     Loader,
-    by_torchao,
-    loaded_by_torchao,
+    load_by_torchao,
     reads_torchao,
     with_fused_experts,
 )
@@ -25,8 +23,7 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress:
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
 
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=by_torchao(checkpoint, how))
-    return loaded_by_torchao(model, checkpoint, options, target)
+    return load_by_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(
@@ -40,5 +37,4 @@ LOADER: Loader = Loader(
     aliases=("w8a8", "int8da", "torchao-int8-dynamic"),
     bits=(8,),
     quantizes_experts=True,
-    kernels={"aten::_int_mm": "quantized matmul"},
 )

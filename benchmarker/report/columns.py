@@ -293,8 +293,10 @@ def first_table(ranking: Ranking) -> Sheet:
         *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
         *memory(rows),
         *exactness,
-        *(_why(column) for column in bound(rows)),
     ]
+    if any(row.bound_by for row in rows):
+        help = "largest avoidable part of the time"
+        columns.append(Column("why", lambda row: re.split(" and | or ", row.bound_by or MISSING)[0], "left", help=help))
     notes = reference_note(rows)
     if any(row.speed_up and row.speed_up.ratio.low is not None for row in rows):
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
@@ -323,11 +325,6 @@ def withheld_notes(rows: Sequence[Row]) -> list[str]:
     ratios = [ratio for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio]
     outliers += [ratio.outlier for ratio in ratios if is_wide(ratio.ratio)]
     return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers)
-
-
-def _why(column: Column[Row]) -> Column[Row]:
-    help = "largest avoidable part of the time"
-    return Column("why", lambda row: re.split(" and | or ", column.text(row))[0], "left", help=help)
 
 
 def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:

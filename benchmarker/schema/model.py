@@ -247,14 +247,6 @@ class ProductChoice(Plain):
     """Name of the fastest candidate in `us`."""
     us: dict[str, Number]
 
-    def words(self) -> str:
-        slowest = max(self.us.values(), default=0.0)
-        return (
-            f"{self.form}, {self.inputs} inputs to {self.outputs} outputs, {self.rows} rows: "
-            f"{self.us.get(self.way, 0.0):.1f} us by {self.way} (of {len(self.us)} candidates; "
-            f"the slowest {slowest:.1f} us)"
-        )
-
 
 def attention_use(attention: str) -> KernelUse:
     """Return the attention kernel that a value of `EngineFacts.attention` describes."""

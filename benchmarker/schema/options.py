@@ -33,10 +33,6 @@ class Option:
     value: Any = None  # Value that a flag sets.
     key: str | None = None  # Key in a field that is a mapping, if the option sets a single entry.
 
-    @property
-    def takes_value(self) -> bool:
-        return self.kind != "flag"
-
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
 """Default headings in --help of the groups of fields."""
@@ -78,7 +74,7 @@ def field_options(
 
 def option_names(workload: Workload) -> dict[str, bool]:
     """Return every visible option of a run; True if it takes a value."""
-    return COMMON | {option.flag: option.takes_value for option in workload.options()}
+    return COMMON | {option.flag: option.kind != "flag" for option in workload.options()}
 
 
 def flags_of(options: Sequence[Option]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from benchmarker.cli.run_options import whole_numbers
 from benchmarker.core.errors import SpecError
 from tests.jobs import job_of, read_job
 
@@ -78,9 +77,9 @@ def test_a_mistake_is_one_line(given: dict[str, Any], message: str) -> None:
 
 
 def test_lengths_are_written_with_commas() -> None:
-    assert whole_numbers("--new-tokens", "50,100") == [50, 100]
+    assert read_job(["--new-tokens", "50,100"]).grid.new_tokens == (50, 100)
     with pytest.raises(SpecError, match="--new-tokens 50 100: write whole numbers separated by commas, such as 3,26"):
-        whole_numbers("--new-tokens", "50 100")
+        read_job(["--new-tokens", "50 100"])
 
 
 @pytest.mark.parametrize(

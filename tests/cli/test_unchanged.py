@@ -52,7 +52,7 @@ def test_no_text_is_of_a_folder_that_is_gone():
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCES.iterdir()))
 @pytest.mark.parametrize(
-    "words", [("compare", "--all"), ("compare", "--budget", "memory<6GiB"), ("explain",), ("verify",)], ids=" ".join
+    "words", [("compare", "--all"), ("compare", "--budget", "memory<6GiB"), ("explain",)], ids=" ".join
 )
 def test_a_command_succeeds_on_every_reference(folder, words):
     # A budget that no variant keeps is exit code 1.

@@ -10,7 +10,6 @@ from scipy import stats as reference
 
 from benchmarker.core.stats import (
     Ratio,
-    detectable_ratio,
     deviation,
     estimate,
     geometric_mean,
@@ -85,6 +84,10 @@ def test_sweeps_without_common_rounds_are_not_paired():
     assert apart.rounds == 3
 
 
+def _detectable(standard_error, freedom, tests=1):
+    return Ratio(1.0, rounds=3, standard_error=standard_error, freedom=freedom).detectable(tests)
+
+
 @pytest.mark.parametrize("tests", [1, 4, 20])
 def test_the_detectable_ratio_includes_holms_correction(tests):
     ratio = unpaired_ratio([1.00, 1.01, 1.02], [1.00, 1.02, 1.03])
@@ -97,7 +100,7 @@ def test_the_detectable_ratio_includes_holms_correction(tests):
 @pytest.mark.parametrize("tests", [1, 4, 100])
 @pytest.mark.parametrize("freedom", [2, 2.7, 4, 9, 60])
 def test_the_detectable_ratio_has_80_percent_power(freedom, tests):
-    noncentrality = math.log(detectable_ratio(0.02, freedom, tests=tests)) / 0.02
+    noncentrality = math.log(_detectable(0.02, freedom, tests)) / 0.02
     critical = reference.t.ppf(1 - 0.025 / tests, freedom)
     assert reference.nct.sf(critical, freedom, noncentrality) == pytest.approx(0.80, abs=1e-9)
 
@@ -130,14 +133,14 @@ def test_holm_agrees_with_r():
 @pytest.mark.parametrize(("rounds", "percent"), [(3, 1.6), (5, 0.8), (10, 0.5)])
 def test_half_a_percent_of_spread_hides_less_the_more_rounds_there_are(rounds, percent):
     """The three numbers are from the measuring protocol, computed there by another program."""
-    found = detectable_ratio(0.005 / math.sqrt(rounds), rounds - 1)
+    found = _detectable(0.005 / math.sqrt(rounds), rounds - 1)
     assert 100 * (found - 1) == pytest.approx(percent, abs=0.06)
 
 
 @pytest.mark.parametrize("rounds", [3, 5, 10])
 def test_the_detectable_ratio_is_detected_80_times_in_100(rounds):
     error = 0.005 / math.sqrt(rounds)
-    noncentrality = math.log(detectable_ratio(error, rounds - 1)) / error
+    noncentrality = math.log(_detectable(error, rounds - 1)) / error
     critical = reference.t.ppf(0.975, rounds - 1)
     assert reference.nct.sf(critical, rounds - 1, noncentrality) == pytest.approx(0.80, abs=1e-4)
 

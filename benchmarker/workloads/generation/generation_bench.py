@@ -42,26 +42,25 @@ if TYPE_CHECKING:
     from benchmarker.quality.judge import Plan
 
 
-class Inputs(NamedTuple):
+class Found(NamedTuple):
     checkpoint: Checkpoint
     tokenizer: Any | None
     plan: Plan | None  # Plan of the quality measurement.
 
 
-def find_inputs(job: GenerationJob, device: Device, session: Session) -> Inputs:
+def find_inputs(job: GenerationJob, device: Device, session: Session) -> Found:
     """Find the checkpoint, check the prompts, and plan the quality; BenchmarkerError if a part is not suitable."""
     if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[job.variant.engine])
     checkpoint = found_checkpoint(job, device, session.terminal)
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
-    texts = _text_lengths(job, checkpoint.config, tokenizer)
-    if texts:
+    if texts := _text_lengths(job, checkpoint.config, tokenizer):
         # A sweep needs the lengths of text prompts for the row of a cell that fails.
         session.keep(text_tokens=texts)
     plan = plan_quality(job, checkpoint, tokenizer, session.terminal)
     session.ready()
-    return Inputs(checkpoint, tokenizer, plan)
+    return Found(checkpoint, tokenizer, plan)
 
 
 def found_checkpoint(job: GenerationJob, device: Device, terminal: Terminal) -> Checkpoint:
@@ -80,21 +79,15 @@ class GenerationBench(SourceBenchmarker):
     """Bench that also profiles the model and measures its quality after timing."""
 
     def __init__(
-        self,
-        job: GenerationJob,
-        source: TokenSource,
-        inputs: Inputs,
-        device: Device,
-        session: Session,
-        stack: ExitStack,
+        self, job: GenerationJob, source: TokenSource, found: Found, device: Device, session: Session, stack: ExitStack
     ) -> None:
         """Wrap an open engine; `stack` closes it."""
-        _keep_loaded(job, source.loaded, inputs.checkpoint, session)
-        config, chat_template = inputs.checkpoint.config, job.model.chat_template
-        super().__init__(source, config, device, tokenizer=inputs.tokenizer, chat_template=chat_template)
+        _keep_loaded(job, source.loaded, found.checkpoint, session)
+        config, chat_template = found.checkpoint.config, job.model.chat_template
+        super().__init__(source, config, device, tokenizer=found.tokenizer, chat_template=chat_template)
         self._job = job
         self._session = session
-        self._plan = inputs.plan
+        self._plan = found.plan
         self._stack = stack
         if self.no_demand:
             session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
@@ -177,7 +170,8 @@ class LastCell(NamedTuple):
 
     @property
     def point(self) -> Point:
-        return self.job.points()[self.number]
+        point: Point = self.job.points()[self.number]
+        return point
 
 
 def after_timing(work: Callable[[LastCell], dict[str, Any]], last: LastCell) -> dict[str, Any]:
@@ -271,7 +265,7 @@ def check_step(last: LastCell) -> dict[str, Any]:
     return {"step_divergence": checked, "cells": cells}
 
 
-REASONS = {
+REASONS: dict[Callable[[LastCell], dict[str, Any]], tuple[str, str]] = {
     count_kernels_per_token: ("kernels not counted", "no_profile"),
     profile_generation: ("no profile", "no_profile"),
     count_energy: ("no energy", "no_energy"),
