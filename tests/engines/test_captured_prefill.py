@@ -219,6 +219,7 @@ def test_engines_without_options_take_none_and_native_only_its_own(model: PreTra
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_a_plain_native_prefill_is_the_models_own(model: PreTrainedModel) -> None:
     seen: list[int] = []
     decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun())

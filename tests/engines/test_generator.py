@@ -45,12 +45,12 @@ def expected(model: PreTrainedModel, tokens: int) -> str:
 @pytest.mark.parametrize("make", [Generator, captured])
 def test_the_text_is_that_of_the_tokens_that_are_measured(small: PreTrainedModel, make: Any) -> None:
     generator = make(small)
-    text = generator.generate(TEXT, max_new_tokens=40)
-    assert text == expected(small, 40)
-    assert "".join(generator.generate(TEXT, max_new_tokens=40, stream=True)) == text
+    text = generator.generate(TEXT, max_new_tokens=20)
+    assert text == expected(small, 20)
+    assert "".join(generator.generate(TEXT, max_new_tokens=20, stream=True)) == text
     # A shorter and a longer one, with the cache that is there and with a larger one.
     assert generator.generate(TEXT, max_new_tokens=5) == expected(small, 5)
-    assert generator.generate(TEXT, max_new_tokens=200) == expected(small, 200)
+    assert generator.generate(TEXT, max_new_tokens=130) == expected(small, 130)
 
 
 @pytest.mark.parametrize("make", [Generator, captured])

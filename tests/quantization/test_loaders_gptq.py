@@ -22,6 +22,7 @@ from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, 
 @pytest.mark.parametrize(
     ("kernel", "linear"), [("auto", "TorchAtenLinear"), ("torch", "TorchLinear"), ("torch_aten", "TorchAtenLinear")]
 )
+@pytest.mark.usefixtures("traced_only")
 def test_a_gptq_dummy_runs_on_the_kernel_that_was_asked_for(shape_folder, kernel, linear):
     loaded = load(shape_folder, "gptq", dummy=True, kernel=kernel)
     facts = facts_of(loaded)
