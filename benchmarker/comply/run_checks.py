@@ -130,9 +130,9 @@ def seconds_of(generation: Generation) -> float:
 
 def check_timed_output(subject: Subject) -> Finding:
     """Check that a timed generation has the likeliest tokens, and takes as long as the runs in the records."""
-    own = (*shape_of(subject.point), inputs_sha256(subject.own))
+    key = (*shape_of(subject.point), inputs_sha256(subject.own))
     good = [cell for record in subject.records for cell in record.cells if cell.status == "ok"]
-    cells = [cell for cell in good if (*shape_of(cell), cell.inputs_sha256) == own]
+    cells = [cell for cell in good if (*shape_of(cell), cell.inputs_sha256) == key]
     times = [sample.latency_s for cell in cells for sample in cell.samples] or [0.0, math.inf]
     low, high = min(times) * (1 - WITHIN), max(times) * (1 + WITHIN)
     generation, disturbance = undisturbed(lambda: subject.generate(subject.own), lambda made: seconds_of(made) > high)
