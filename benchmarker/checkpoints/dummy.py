@@ -50,7 +50,8 @@ def plan_tensors(
     """Return the tensors of the checkpoint, shared ones once; `source` is the folder of config.json and remote code."""
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
-    embedding = model.get_input_embeddings() if has_experts(model) else None
+    has_experts = any("router" in type(module).__name__.lower() for module in model.modules())
+    embedding = model.get_input_embeddings() if has_experts else None
     std = float(getattr(model.config, "initializer_range", None) or 0.02)
     packed = packable_linears(model) if needs.packing else {}
     if needs.packing and not packed:
@@ -117,10 +118,6 @@ def _fill(owner: str, name: str, std: float) -> Fill:
 def _equal_norms(rows: torch.Tensor, std: float) -> torch.Tensor:
     norms = rows.float().norm(dim=-1, keepdim=True)
     return rows.copy_(rows.float() * (std * rows.shape[-1] ** 0.5 / norms))
-
-
-def has_experts(model: PreTrainedModel) -> bool:
-    return any("router" in type(module).__name__.lower() for module in model.modules())
 
 
 def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:

@@ -287,17 +287,13 @@ def model_fingerprint(model_id: str, endings: Sequence[str] = MODEL_FILES) -> st
         folder = Path(model_id).expanduser()
         if folder.is_file():
             return fingerprint(folder)
-        shipped = folder if folder.is_dir() else shipped_shape(model_id)
-        return _folder_fingerprint(shipped, endings) if shipped else None
+        if shipped := folder if folder.is_dir() else shipped_shape(model_id):
+            total = hashlib.sha256()
+            for path in sorted(shipped.iterdir()):
+                if path.suffix in endings and path.is_file():
+                    total.update(f"{path.name} {fingerprint(path)}\n".encode())
+            return total.hexdigest()
     return None
-
-
-def _folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
-    total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in endings and path.is_file():
-            total.update(f"{path.name} {fingerprint(path)}\n".encode())
-    return total.hexdigest()
 
 
 def fingerprint(path: Path) -> str:

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from benchmarker.comply.run_checks import undisturbed
 from benchmarker.core.formatting import gib
 from benchmarker.core.stats import Verdict, paired_ratio, verdicts
 from benchmarker.engines.base import TokenIds, TokenSource
@@ -58,7 +59,31 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
     Args:
         scale: Factor of the true delays; a test simulates a wrong clock with it.
     """
-    random_times = random.Random(seed)
+    (reported_s, ratio), disturbance = undisturbed(
+        lambda: _delays(device, random.Random(seed), scale),
+        lambda found: found[0] > DELAY_S * (1 + WITHIN) or abs(found[1] * TWIN_SLOWER - 1) > WITHIN,
+    )
+    error, end = reported_s / DELAY_S - 1, f"; {disturbance}" if disturbance else ""
+    return [
+        judged(
+            "planted delay",
+            f"{reported_s * 1e3:.4f} ms per token reported for {DELAY_S * 1e3:.4f} ms ({error:+.1%}); "
+            f"limit {WITHIN:.1%}{end}",
+            holds=abs(error) <= WITHIN,
+            is_disturbed=bool(disturbance) and error > 0,
+        ),
+        judged(
+            "slower twin",
+            f"a twin {TWIN_SLOWER - 1:.0%} slower is reported {ratio:.4f} times as fast; "
+            f"limit {WITHIN:.1%} of the planted ratio{end}",
+            holds=abs(ratio * TWIN_SLOWER - 1) <= WITHIN,
+            is_disturbed=bool(disturbance),
+        ),
+    ]
+
+
+def _delays(device: Device, random_times: random.Random, scale: float) -> tuple[float, float]:
+    """Return the measured TPOT, and its ratio to that of the slower source."""
 
     def decode_s(mean_s: float) -> float:
         source = DelayedSource(mean_s * scale, random_times)
@@ -72,23 +97,7 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
     for number in range(3):
         plain[number] = decode_s(DELAY_S)
         twin[number] = decode_s(DELAY_S * TWIN_SLOWER)
-    reported_s = statistics.median(plain.values())
-    error = reported_s / DELAY_S - 1
-    ratio = paired_ratio(plain, twin)
-    return [
-        judged(
-            "planted delay",
-            f"{reported_s * 1e3:.4f} ms per token reported for {DELAY_S * 1e3:.4f} ms ({error:+.1%}); "
-            f"limit {WITHIN:.1%}",
-            holds=abs(error) <= WITHIN,
-        ),
-        judged(
-            "slower twin",
-            f"a twin {TWIN_SLOWER - 1:.0%} slower is reported {ratio.value:.4f} times as fast; "
-            f"limit {WITHIN:.1%} of the planted ratio",
-            holds=abs(ratio.value * TWIN_SLOWER - 1) <= WITHIN,
-        ),
-    ]
+    return statistics.median(plain.values()), paired_ratio(plain, twin).value
 
 
 def check_memory(device: Device) -> Finding:

@@ -21,8 +21,6 @@ Prefill = Literal["plain", "captured"]
 
 
 class NativeOptions(Options):
-    """Options of the engine `native`."""
-
     prefill: Prefill = "captured"
     """captured: prefill replays a graph, which is recorded at the first prompt of each padded length. plain: prefill
     launches the model's own kernels one by one."""

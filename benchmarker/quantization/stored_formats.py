@@ -75,10 +75,6 @@ def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
     return {"scheme": "fp8-tensor" if not block else "fp8" if block == FP8_BLOCK else f"fp8-{block[0]}x{block[1]}"}
 
 
-def _modelopt_options(stored: dict[str, Any]) -> dict[str, Any]:
-    return {"scheme": str(stored.get("quant_algo", "modelopt")).lower()}
-
-
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     """Load a stored checkpoint, with transformers' packed kernels if it has some, or benchmarker's linear layers."""
     from benchmarker.quantization.stored_kernels import has_fp8_blocks, replace_stored
@@ -225,7 +221,10 @@ _LOADERS = (
         bits=(4,),
     ),
     _stored_loader(
-        "modelopt", "a checkpoint of NVIDIA's ModelOpt, for the engine vllm", _modelopt_options, is_read=False
+        "modelopt",
+        "a checkpoint of NVIDIA's ModelOpt, for the engine vllm",
+        lambda stored: {"scheme": str(stored.get("quant_algo", "modelopt")).lower()},
+        is_read=False,
     ),
 )
 STORED_LOADERS: dict[str, Loader] = {loader.name: loader for loader in _LOADERS}

@@ -25,8 +25,6 @@ CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
 
 class Int4Options(FormOptions):
-    """Options of int4 weights with zero points."""
-
     group_size: Literal[32, 64, 128, 256] = 128
     """Input channels that share a scale and a zero point."""
     scales: Literal["range", "hqq"] = "range"

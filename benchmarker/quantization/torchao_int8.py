@@ -24,8 +24,6 @@ from benchmarker.quantization.base import (
 
 
 class Int8Options(FormOptions):
-    """Options of symmetric int8 weights."""
-
     group_size: Annotated[int, Field(gt=0)] | None = None
     """Input channels that share a scale; None for one scale per output channel (a whole row)."""
 

@@ -48,8 +48,6 @@ def speculation_of(text: str) -> Speculation:
 
 
 class CheckpointOptions(Options):
-    """Options of vLLM and SGLang."""
-
     quantization: str | None = None
     """Online quantization of a 16-bit checkpoint: `fp8`; in vLLM also `fp8_per_channel`, `bitsandbytes`, ..."""
     speculative: str | None = None

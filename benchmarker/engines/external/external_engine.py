@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -81,8 +81,7 @@ class ExternalEngine(Engine):
         memory = DeviceMemory(device) if device.kind != "cpu" else None
         if memory and memory.before_bytes is None:
             raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
-        driver = Driver(self.name, self.command(marker), on_gpu=memory is not None)
-        try:
+        with closing(Driver(self.name, self.command(marker), on_gpu=memory is not None)) as driver:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
                 name=self.name,
@@ -96,8 +95,6 @@ class ExternalEngine(Engine):
             self.prove(form, checkpoint, source)
             source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
             yield source
-        finally:
-            driver.close()
 
 
 def head_refusal(form: Form) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +26,6 @@ GgufForm = Literal["F16", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0"]
 
 
 class LlamaCppOptions(Options):
-    """Options of llama.cpp."""
-
     gguf: GgufForm = "F16"
     """Quantization of the GGUF file that is made from a checkpoint. A GGUF file given as --model is used unchanged."""
     threads: int | None = Field(default=None, gt=0)
@@ -106,14 +105,9 @@ class LlamaCppEngine(ExternalEngine):
 
         def quantize(target: Path) -> None:
             progress.note(f"making the {gguf} form of {checkpoint.model_id}")
-            driver = Driver(self.name, self.command(marker))
-            try:
-                driver.request(
-                    "quantize", limit_s=self.limit_s, source=str(plain), target=str(target), form=gguf, threads=threads,
-                    library=marker.library,
-                )  # fmt: skip
-            finally:
-                driver.close()
+            arguments = {"source": str(plain), "target": str(target), "form": gguf, "threads": threads}
+            with closing(Driver(self.name, self.command(marker))) as driver:
+                driver.request("quantize", limit_s=self.limit_s, library=marker.library, **arguments)
 
         parts = {"model": model, "gguf": gguf, "version": marker.version, "library": marker.library}
         return _cached(checkpoint, gguf, parts, quantize)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
@@ -65,13 +66,11 @@ def quantize(method: str, checkpoint: Checkpoint, target: Target, folder: Path, 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as parent:
         draft = Path(parent) / folder.name
-        driver = Driver(
-            LLM_COMPRESSOR.name,
-            [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(DRIVERS / "llm_compressor_driver.py")],
-            on_gpu=target.device != "cpu",
-            variables={"HF_HUB_OFFLINE": "1"},
-        )
-        try:
+        command = [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(DRIVERS / "llm_compressor_driver.py")]
+        variables = {"HF_HUB_OFFLINE": "1"}
+        with closing(
+            Driver(LLM_COMPRESSOR.name, command, on_gpu=target.device != "cpu", variables=variables)
+        ) as driver:
             driver.request(
                 "quantize",
                 limit_s=LIMIT_S,
@@ -83,8 +82,6 @@ def quantize(method: str, checkpoint: Checkpoint, target: Target, folder: Path, 
                 device=target.device,
                 pieces=pieces,
             )
-        finally:
-            driver.close()
         # The libraries write tokenizer files again in another version's format. The description marks random weights.
         for name in (*TOKENIZER_FILES, *([DESCRIPTION] if checkpoint.dummy else [])):
             (draft / name).unlink(missing_ok=True)

@@ -84,7 +84,6 @@ class ServerProcess:
         on_gpu: bool = False,
     ) -> None:
         self.name = name
-        self.command = tuple(command)
         self.url = f"http://{HOST}:{port}"
         self._on_gpu = on_gpu
         descriptor, log = tempfile.mkstemp(prefix=f"{name}-", suffix=".log")

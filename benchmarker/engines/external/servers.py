@@ -44,8 +44,6 @@ ENVIRONMENT = {
 
 
 class LlamaServerOptions(LlamaCppOptions):
-    """Options of llama-server."""
-
     threads: int | None = Field(default=None, gt=0)
     """Default: the number of physical cores less one, which HTTP and the load generator need."""
     slots: int | None = Field(default=None, gt=0)
@@ -82,6 +80,7 @@ class Server:
     name: str
     engine: str  # Name in ENGINES of the engine that reads the checkpoint.
     options: type[Options]
+    limiting_option: str  # Option with the number of requests that the server computes at once.
     patterns: tuple[Pattern, ...]
 
     def why_not_installed(self) -> str | None:
@@ -97,7 +96,9 @@ class Server:
 
     def max_requests(self, options: Options, launch: Launch) -> int | None:
         """Return the number of requests that the server computes at once; None if it is the server's own choice."""
-        raise NotImplementedError
+        del launch
+        limit: int | None = getattr(options, self.limiting_option)
+        return limit
 
     def check(self, marker: Marker) -> None:
         """Start a newly installed program once. Raises EngineError."""
@@ -118,6 +119,7 @@ class Server:
 class VllmServer(Server):
     name = engine = "vllm"
     options = VllmOptions
+    limiting_option = "max_num_seqs"
     patterns = (
         Pattern("weight_bytes", r"Model loading took ([\d.]+) GiB", GIB),
         Pattern("kv_bytes", r"Available KV cache memory: ([\d.]+) GiB", GIB),
@@ -140,15 +142,11 @@ class VllmServer(Server):
         gib = arguments["cpu_kv_cache_gib"]
         return ENVIRONMENT if gib is None else {**ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": str(gib)}
 
-    def max_requests(self, options: Options, launch: Launch) -> int | None:
-        del launch
-        assert isinstance(options, VllmOptions)
-        return options.max_num_seqs
-
 
 class SglangServer(Server):
     name = engine = "sglang"
     options = SglangOptions
+    limiting_option = "max_running_requests"
     patterns = (
         Pattern("weight_bytes", r"Load weight end.*?mem usage=([\d.]+) GB", GIB),
         Pattern("kv_capacity_tokens", r"max_total_num_tokens=(\d+)"),
@@ -164,16 +162,12 @@ class SglangServer(Server):
             *([] if launch.has_tokenizer else ["--skip-tokenizer-init"]),
         ]
 
-    def max_requests(self, options: Options, launch: Launch) -> int | None:
-        del launch
-        assert isinstance(options, SglangOptions)
-        return options.max_running_requests
-
 
 class LlamaServer(Server):
     name = "llama-server"
     engine = "llama-cpp"
     options = LlamaServerOptions
+    limiting_option = "slots"
     patterns = (
         Pattern("weight_bytes", r"model buffer size = +([\d.]+) MiB", MIB),
         Pattern("kv_bytes", r"KV buffer size = +([\d.]+) MiB", MIB),
@@ -233,8 +227,7 @@ class LlamaServer(Server):
         return logs
 
     def max_requests(self, options: Options, launch: Launch) -> int:
-        assert isinstance(options, LlamaServerOptions)
-        return options.slots or launch.concurrency or DEFAULT_SLOTS
+        return super().max_requests(options, launch) or launch.concurrency or DEFAULT_SLOTS
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:

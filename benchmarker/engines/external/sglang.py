@@ -20,8 +20,6 @@ ALGORITHMS = {"ngram": "NGRAM", "draft_model": "STANDALONE", "eagle3": "EAGLE3",
 
 
 class SglangOptions(CheckpointOptions):
-    """Options of SGLang."""
-
     quantization: Literal["fp8"] | None = None
     """Online quantization of a 16-bit checkpoint."""
     enable_torch_compile: bool = False

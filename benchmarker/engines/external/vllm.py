@@ -17,8 +17,6 @@ EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 
 
 class VllmOptions(CheckpointOptions):
-    """Options of vLLM."""
-
     linear_backend: str | None = None
     """Kernels of quantized linears: `marlin`, `machete`, `exllama`, `humming`, ...; default: vLLM's choice, which is
     Machete for GPTQ and AWQ on Hopper."""

@@ -29,7 +29,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from benchmarker.checkpoints.read_model import undisturbed
+from benchmarker.checkpoints.read_model import head_dim, undisturbed
 from benchmarker.core.errors import SpecError, did_you_mean, installed_version
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import is_linear, module_tensors, storage_bytes, weights_of
@@ -238,8 +238,7 @@ def _dtype_name(tensor: Tensor) -> str:
 def attention_pair_flops(model: Any) -> int:
     """Return the FLOPs of attention's forward pass per (query, key) pair: 4 * layers * heads * head_dim."""
     config = model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(4 * config.num_hidden_layers * config.num_attention_heads * head_dim)
+    return int(4 * config.num_hidden_layers * config.num_attention_heads * head_dim(config))
 
 
 def demand_of(facts: FinetuneFacts, pair_flops: int, point: FinetunePoint) -> FinetuneDemand:
