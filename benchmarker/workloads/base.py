@@ -76,8 +76,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return dict(typed)
 
     def resolve(self, variant: Any, subject: Any = None) -> Any:  # noqa: ARG002
-        """Return the variant with the registries' names, and with defaults that depend on the subject. Raises
-        FieldError. `subject` is None while a config is read."""
+        """Return the variant with names in place of aliases, and with the defaults that depend on the subject.
+
+        Raises FieldError. `subject` is None while a config is read.
+        """
         return variant
 
     def check(self, job: JobT, typed: Mapping[str, Any]) -> None:
