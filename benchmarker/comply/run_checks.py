@@ -130,7 +130,9 @@ def seconds_of(generation: Generation) -> float:
 
 def check_timed_output(subject: Subject) -> Finding:
     """Check that a timed generation has the likeliest tokens, and takes as long as the runs in the records."""
-    cells = [cell for record in subject.records for cell in record.cells if is_cell_of(subject, cell)]
+    key = (*shape_of(subject.point), inputs_sha256(subject.own))
+    good = [cell for record in subject.records for cell in record.cells if cell.status == "ok"]
+    cells = [cell for cell in good if (*shape_of(cell), cell.inputs_sha256) == key]
     times = [sample.latency_s for cell in cells for sample in cell.samples] or [0.0, math.inf]
     low, high = min(times) * (1 - WITHIN), max(times) * (1 + WITHIN)
     generation, disturbance = undisturbed(lambda: subject.generate(subject.own), lambda made: seconds_of(made) > high)
@@ -183,12 +185,6 @@ def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[
     likeliest = zip(prefill.ids[-count:], prefill.log_probabilities[-count:], tokens, strict=True)
     gaps = [float(row.max() - max(row[top == token], default=-math.inf)) for top, row, token in likeliest]
     return gaps, "engine's prefill, which stands in for its decode step", PREFILL_TIE
-
-
-def is_cell_of(subject: Subject, cell: Any) -> bool:
-    """Return whether a record's cell has the status "ok" and the subject's point and prompts."""
-    is_same = shape_of(cell) == shape_of(subject.point) and cell.inputs_sha256 == inputs_sha256(subject.own)
-    return cell.status == "ok" and is_same
 
 
 def check_no_caching(subject: Subject) -> Finding:

@@ -223,10 +223,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
     def header(self, records: Sequence[RecordT], *, is_run: bool = False) -> Sequence[str]:
         """Return the lines above the tables of a comparison or of one run."""
         from benchmarker.core.tables import plain_line
-        from benchmarker.report.caveats import plain_header
+        from benchmarker.report.caveats import machine_lines
 
         variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []
-        return *variant, *plain_header(records)
+        return *variant, f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
 
     def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
         """Return sentences that compare rows; if `brief`, only sentences for the first table."""
