@@ -29,8 +29,6 @@ SHARED_NAMES = {"__init__", "__main__", "base", "registry"}
 WORKLOAD_NAMES = {"spec", "record", "workload"}
 """File names that may occur in every folder `workloads/NAME`."""
 
-HOOK_CLASSES = {"Workload", "Comparing", "Presentation", "Reasons", "Options"}
-"""Classes that a workload fills in."""
 NAMED_TARGET = re.compile(r"benchmarker[\w.]*:\w+")
 """A string that names a function or a class, to be imported by name."""
 
@@ -122,15 +120,12 @@ class House:
         return {stem: names for stem, names in sorted(by_stem.items()) if len(names) > 1}
 
     def workload_hooks(self) -> list[str]:
-        """Return the methods and callable fields that a workload can override.
-
-        Public methods without `@final`; fields that hold a function or the name of one.
-        """
+        """Return what a workload can override: public methods without `@final`, and fields that hold a function."""
         return sorted(
             f"{node.name}.{hook}"
             for tree in self.trees.values()
             for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef) and node.name in HOOK_CLASSES
+            if isinstance(node, ast.ClassDef) and node.name == "Workload"
             for hook in hooks(node)
         )
 
@@ -207,11 +202,8 @@ def hooks(node: ast.ClassDef) -> Iterator[str]:
             )
             if not statement.name.startswith("_") and not is_final:
                 yield statement.name
-        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            annotation = ast.unparse(statement.annotation)
-            is_function_name = annotation == "str | None" and node.name == "Workload"
-            if "Callable" in annotation or is_function_name:
-                yield statement.target.id
+        elif isinstance(statement, ast.AnnAssign) and "Callable" in ast.unparse(statement.annotation):
+            yield ast.unparse(statement.target)
 
 
 def statements(body: list[ast.stmt], *, everywhere: bool) -> Iterator[ast.stmt]:

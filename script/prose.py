@@ -33,8 +33,6 @@ FRAGMENTS = frozenset(
 )
 """First words of a piece that has no head noun or verb of its own. "the" counts only before "same" or "other"."""
 
-DOCSTRING_OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
 
 @dataclass(frozen=True)
 class Counts:

@@ -117,7 +117,7 @@ class Recommendation:
 
     @property
     def nearest(self) -> Candidate | None:
-        """Candidate with the smallest excess over its limits; None if a value of every candidate is missing."""
+        """Candidate with the smallest excess over its limits; None if every candidate lacks a limited value."""
         excesses = [(candidate.excess, candidate) for candidate in self.candidates if candidate.excess is not None]
         return min(excesses, key=lambda pair: pair[0])[1] if excesses else None
 

@@ -65,7 +65,6 @@ def _order_faults(lines: Sequence[OrderLine]) -> list[str]:
 
 
 def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[str]:
-    """Return a message for each round whose variants did not start in the sweep's planned order."""
     if sweep is None or not sweep.variants:
         return []
     faults = []

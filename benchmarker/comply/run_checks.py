@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, UnsupportedError, WrongTokenCountError, sentence_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from benchmarker.workloads.generation.generation_bench import GenerationBench
     from benchmarker.workloads.generation.record import GenerationRecord
 
+Result = TypeVar("Result")
 WITHIN = 0.02
 TIE = 0.01  # Largest gap (nats) of a generated token's log-probability to the highest that counts as a tie.
 PREFILL_TIE = 0.25
@@ -129,10 +130,12 @@ def seconds_of(generation: Generation) -> float:
 
 def check_timed_output(subject: Subject) -> Finding:
     """Check that a timed generation has the likeliest tokens, and takes as long as the runs in the records."""
-    cells = [cell for record in subject.records for cell in record.cells if is_cell_of(subject, cell)]
+    key = (*shape_of(subject.point), inputs_sha256(subject.own))
+    good = [cell for record in subject.records for cell in record.cells if cell.status == "ok"]
+    cells = [cell for cell in good if (*shape_of(cell), cell.inputs_sha256) == key]
     times = [sample.latency_s for cell in cells for sample in cell.samples] or [0.0, math.inf]
     low, high = min(times) * (1 - WITHIN), max(times) * (1 + WITHIN)
-    generation, disturbance = undisturbed(subject, longest_s=high)
+    generation, disturbance = undisturbed(lambda: subject.generate(subject.own), lambda made: seconds_of(made) > high)
     tokens, ids = generation.tokens[0], (*subject.own[0].context, *subject.own[0].ids)
     scored = gaps_of(subject.source, ids, tokens)
     if scored is None:
@@ -148,24 +151,24 @@ def check_timed_output(subject: Subject) -> Finding:
         text += f"; it took {time_s:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
     # Other programs lengthen a time, and neither shorten it nor change tokens.
     if disturbance and time_s > high and not wrong:
-        text += f"; {disturbance}, in each of {TRIES} tries"
+        text += f"; {disturbance}"
         return judged("timed output", text, holds=False, variant=subject.variant, is_disturbed=True)
     return subject.judged("timed output", text, holds=not wrong and low <= time_s <= high)
 
 
-def undisturbed(subject: Subject, *, longest_s: float) -> tuple[Generation, str | None]:
-    """Return a generation, and why it is disturbed; it is repeated while it is, and takes longer than `longest_s`."""
+def undisturbed(run: Callable[[], Result], is_late: Callable[[Result], bool]) -> tuple[Result, str | None]:
+    """Return a result of `run` and why it is disturbed; late results are repeated as long as they are disturbed."""
     host = HostGauge(os.getpid())
     for _ in range(TRIES):
         host.read()
         began_s = time.time()
-        generation = subject.generate(subject.own)
+        result = run()
         host.read()
         load = host.between(began_s, time.time())
         disturbance = why_disturbed(load) if load else None
-        if disturbance is None or seconds_of(generation) <= longest_s:
+        if disturbance is None or not is_late(result):
             break
-    return generation, disturbance
+    return result, disturbance and f"{disturbance}, in each of {TRIES} tries"
 
 
 def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[float], str, float] | None:
@@ -182,12 +185,6 @@ def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[
     likeliest = zip(prefill.ids[-count:], prefill.log_probabilities[-count:], tokens, strict=True)
     gaps = [float(row.max() - max(row[top == token], default=-math.inf)) for top, row, token in likeliest]
     return gaps, "engine's prefill, which stands in for its decode step", PREFILL_TIE
-
-
-def is_cell_of(subject: Subject, cell: Any) -> bool:
-    """Return whether a record's cell has the status "ok" and the subject's point and prompts."""
-    is_same = shape_of(cell) == shape_of(subject.point) and cell.inputs_sha256 == inputs_sha256(subject.own)
-    return cell.status == "ok" and is_same
 
 
 def check_no_caching(subject: Subject) -> Finding:

@@ -31,7 +31,7 @@ POWER_STEP_S = 0.1
 
 @dataclass(frozen=True)
 class Reading:
-    """Measured value and reference of an instrument. None for values that are not available here."""
+    """Value that an instrument measured, and the expected value. None for a value that this machine does not have."""
 
     instrument: str
     unit: str

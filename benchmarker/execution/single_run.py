@@ -124,7 +124,6 @@ class Run(Session):
         return chosen, line
 
     def keep(self, **changes: Any) -> None:
-        """Update the record, and write it to disk if it has cells, is complete, or belongs to a running sweep."""
         self.record = self.record.model_copy(update=changes)
         if self.record.cells or self.job.part or self.record.status == "complete":
             write_record(self.record, self.path)

@@ -20,7 +20,7 @@ BLOCK_BYTES = 64 * 128 * 2
 BEST_UNDER_POSITIONS = 1024  # Cache length from which a split-KV kernel is faster than this kernel.
 
 
-def supports(key: Tensor) -> str | None:
+def why_not(key: Tensor) -> str | None:
     """Return why this kernel is not used for a cache [batch, key heads, positions, head_dim]; None if it is used."""
     positions, head_dim = key.shape[2:]
     if not key.is_cuda:

@@ -20,7 +20,7 @@ HELD_BYTES = 20 << 10  # Bytes of each row that are read before the wait.
 IN_A_LOAD = 16  # int8 numbers in the longest load instruction; the length of a row is a multiple.
 
 
-def supports(linear: Any) -> str | None:
+def why_not(linear: Any) -> str | None:
     """Return why this kernel is not used for a linear; None if it is used."""
     weight: Any = linear.weight
     if linear.in_features % IN_A_LOAD:

@@ -24,7 +24,7 @@ TENSOR_TILE_OUTPUTS = 16  # Outputs per tile and matrix in `gemv_gptq.cu`.
 LARGEST_GROUP = 512
 
 
-def supports(linear: Any) -> str | None:
+def why_not(linear: Any) -> str | None:
     """Return why this kernel is not used for a linear; None if it is used."""
     if type(linear).__name__ not in ("TorchLinear", "Int4Linear") or linear.bits != 4:
         return "not gptqmodel's TorchLinear in 4 bit"

@@ -16,7 +16,7 @@ BLOCK_SIZES = (32, 64, 128)  # Weights per scale that other kernels of this pack
 TILE_OUTPUTS = 8  # Outputs per tile; for SwiGLU, per tile and matrix.
 
 
-def supports(linear: Any) -> str | None:
+def why_not(linear: Any) -> str | None:
     """Return why this kernel is not used for a linear; None if it is used."""
     if not is_4bit(linear):
         return "not bitsandbytes' Linear4bit"

@@ -43,7 +43,7 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
         if forward:
             module.packed_form = packed_form(module)
             module.most_packed_rows = most_packed_rows(module, module.packed_form)
-            module.has_gemv = forward is not _nf4_forward or gemv_nf4.supports(module) is None
+            module.has_gemv = forward is not _nf4_forward or gemv_nf4.why_not(module) is None
             if forward is _gptq_forward and not hasattr(module, "own_class"):
                 hide(module)
             module.__class__ = with_forward(type(module), forward)
@@ -66,11 +66,11 @@ def _forward_of(module: nn.Module) -> Callable[..., Any]:
 
 def _forward_for(module: nn.Module) -> Callable[..., Tensor] | None:
     if type(module) is nn.Linear:
-        return rows_forward if gemv_dense.supports(module) is None else _plain_forward
-    if _forward_of(module) is not _gptq_forward and gemv_gptq.supports(module) is None:
+        return rows_forward if gemv_dense.why_not(module) is None else _plain_forward
+    if _forward_of(module) is not _gptq_forward and gemv_gptq.why_not(module) is None:
         return _gptq_forward
     is_new_4bit = not hasattr(module, "original_forward") and gemv_nf4.is_4bit(module)
-    return _nf4_forward if is_new_4bit and (gemv_nf4.supports(module) is None or packed_form(module)) else None
+    return _nf4_forward if is_new_4bit and (gemv_nf4.why_not(module) is None or packed_form(module)) else None
 
 
 def is_one_query(hidden: Tensor, linear: RewrittenModule) -> bool:

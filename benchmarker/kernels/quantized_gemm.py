@@ -53,7 +53,7 @@ def packed_form(linear: Any) -> str | None:
     device = getattr(linear, "weight", getattr(linear, "qweight", None))
     if device is None or not can_start_early(device.device) or linear.in_features % STEP or linear.out_features % 8:
         return None
-    if gemv_gptq.supports(linear) is None:
+    if gemv_gptq.why_not(linear) is None:
         if linear.in_features // len(linear.scales) % STEP:
             return None
         return "int4 by group" if bool((linear.qzeros == gemv_gptq.ALL_EIGHT).all()) else "int4 by group, zeros"

@@ -40,7 +40,10 @@ class Tile:
 
 
 def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
-    """Return the product, [rows, outputs], summed in 32 bits, for rows [rows, in_word, length] (`by_place`)."""
+    """Multiply rows of activations, [rows, in_word, length] as `by_place` returns them, by the packed weights.
+
+    The product is [rows, outputs]; sums are in 32 bits.
+    """
     output = hidden.new_empty((len(hidden), packed.outputs))
     positional, named = _arguments(hidden, packed, tile, output)
     with torch.cuda.device_of(output):

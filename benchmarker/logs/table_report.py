@@ -18,7 +18,7 @@ from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.explain.waterfall import Bound
 from benchmarker.profiling.kernel_categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.profiling.profile_table import kernel_code
+from benchmarker.profiling.profile_table import KernelLine, kernel_code, kernel_lines
 
 LARGE_BYTES = 10 * 2**30  # Smallest sum of allocations for which an operator is named.
 SHOWN_ALLOCATIONS = 2
@@ -113,28 +113,19 @@ def _unknown(report: TableReport) -> str:
     return kernel_code(next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other"))
 
 
-Line = tuple[str, str, float, int | None]  # Name, category, seconds and calls of one row.
-
-
 def _rows(report: TableReport) -> Sheet:
     phase = report.phase
     kernels = [kernel for kernel in phase.kernels if phase.by == "device" or category(kernel.name) != "bookkeeping"]
-    lines: list[Line] = [
-        (Text(kernel_code(kernel.name, 40)), category(kernel.name), kernel.total_s, kernel.calls)
-        for kernel in kernels[:SHOWN_ROWS]
-    ]
-    if others := kernels[SHOWN_ROWS:]:
-        total_s, calls = sum(kernel.total_s for kernel in others), sum(kernel.calls for kernel in others)
-        lines.append((f"({len(others)} other {report.unit}s)", "", total_s, calls))
+    lines = kernel_lines(kernels, SHOWN_ROWS, unit=report.unit, columns=40)
     if phase.not_listed_s:
         lines.append(("(not in the table)", "", phase.not_listed_s, None))
     of_what = "%" if report.table.known_total_s is not None else "% of these"
     columns = [
-        Column[Line]("row", lambda line: line[0], "left"),
-        Column[Line]("category", lambda line: line[1], "left"),
-        Column[Line]("time", lambda line: seconds(line[2])),
-        Column[Line](of_what, lambda line: f"{100 * line[2] / phase.kernel_s:.1f}"),
-        Column[Line]("calls", lambda line: MISSING if line[3] is None else f"{line[3]:,}"),
+        Column[KernelLine]("row", lambda line: line[0], "left"),
+        Column[KernelLine]("category", lambda line: line[1], "left"),
+        Column[KernelLine]("time", lambda line: seconds(line[2])),
+        Column[KernelLine](of_what, lambda line: f"{100 * line[2] / phase.kernel_s:.1f}"),
+        Column[KernelLine]("calls", lambda line: MISSING if line[3] is None else f"{line[3]:,}"),
     ]
     return Sheet("", columns, lines)
 

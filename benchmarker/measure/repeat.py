@@ -105,8 +105,8 @@ def measure(
             samples.append(sample.model_copy(update={"peak_allocated_bytes": peaks[-1].allocated_bytes}))
             after_each(number, samples[-1])
         ended_s = time.time()
-    flag: Flag = "unstable_ttft" if is_stable(warmed) else "unstable_warmup"
-    flags = () if is_stable(warmed, times) else (flag,)
+    unstable: Flag = "unstable_ttft" if is_stable(warmed) else "unstable_warmup"
+    flags = () if is_stable(warmed, times) else (unstable,)
     return Measured(warmed, tuple(samples), (began_s, ended_s), memory_of(peaks), flags)
 
 

@@ -230,7 +230,7 @@ def _self_times(intervals: list[Interval]) -> list[int]:
 
 
 def alone_ns(intervals: Sequence[Interval]) -> list[int]:
-    """Return the ns of each interval in which no earlier interval runs. The sum is the busy time."""
+    """Return, for each interval, the ns in which no earlier interval runs. Their sum is the busy time."""
     alone, reached = [0] * len(intervals), None
     for index in sorted(range(len(intervals)), key=lambda index: (intervals[index].start_ns, intervals[index].end_ns)):
         start, end = intervals[index].start_ns, intervals[index].end_ns

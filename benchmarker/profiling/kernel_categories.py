@@ -196,7 +196,6 @@ _OPERATOR = re.compile(
 
 @cache
 def category(name: str) -> Category:
-    """Return the category with the largest share of a kernel's time."""
     parts = shares(name)
     return max(parts, key=lambda category: (parts[category], -CATEGORIES.index(category)))
 

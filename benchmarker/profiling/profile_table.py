@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.core.formatting import seconds
@@ -46,22 +47,33 @@ def hundredths(times: list[float]) -> list[str]:
     return [f"{share / 100:.2f}" for share in rounded]
 
 
+KernelLine = tuple[str, str, float, int | None]  # Name, category, seconds and calls.
+
+
+def kernel_lines(kernels: Sequence[Kernel], limit: int, *, unit: str, columns: int = NAME_COLUMNS) -> list[KernelLine]:
+    """Return a line for each of the first `limit` kernels, and a line for the sum of the others."""
+    lines: list[KernelLine] = [
+        (Text(kernel_code(kernel.name, columns)), category(kernel.name), kernel.total_s, kernel.calls)
+        for kernel in kernels[:limit]
+    ]
+    if others := kernels[limit:]:
+        total_s, calls = sum(kernel.total_s for kernel in others), sum(kernel.calls for kernel in others)
+        lines.append((f"({len(others)} other {unit}s)", "", total_s, calls))
+    return lines
+
+
 def _rows(profile: Profile, limit: int) -> Sheet:
-    longest, others = profile.kernels[:limit], profile.kernels[limit:]
-    what = "kernel" if profile.by == "device" else "operator"
-    kernels = [(Text(kernel_code(kernel.name)), str(category(kernel.name)), kernel) for kernel in longest]
-    if others:
-        calls, total_s = sum(kernel.calls for kernel in others), sum(kernel.total_s for kernel in others)
-        kernels.append((Text(f"({len(others)} other {what}s)"), "", Kernel(name="", calls=calls, total_s=total_s)))
-    shares = hundredths([kernel.total_s for *_, kernel in kernels])
-    rows = [(*row, share) for row, share in zip(kernels, shares, strict=True)]
+    unit = "kernel" if profile.by == "device" else "operator"
+    lines = kernel_lines(profile.kernels, limit, unit=unit)
+    shares = hundredths([total_s for *_, total_s, _ in lines])
+    rows = [(*line, share) for line, share in zip(lines, shares, strict=True)]
     columns = [
-        Column[Any](what, lambda row: row[0], "left"),
+        Column[Any](unit, lambda row: row[0], "left"),
         Column[Any]("category", lambda row: row[1], "left"),
-        Column[Any]("time", lambda row: seconds(row[2].total_s)),
-        Column[Any]("%", lambda row: row[3]),
-        Column[Any]("calls", lambda row: f"{row[2].calls:,}"),
-        Column[Any]("average", lambda row: seconds(row[2].total_s / row[2].calls)),
+        Column[Any]("time", lambda row: seconds(row[2])),
+        Column[Any]("%", lambda row: row[4]),
+        Column[Any]("calls", lambda row: f"{row[3]:,}"),
+        Column[Any]("average", lambda row: seconds(row[2] / row[3])),
     ]
     return Sheet("", columns, rows)
 

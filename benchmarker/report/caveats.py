@@ -48,10 +48,6 @@ def page_title(results: Results) -> str:
     return f"{subjects} on {each(results.records, lambda record: record.environment.device.name)}"
 
 
-def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    return f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
-
-
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
     versions: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:

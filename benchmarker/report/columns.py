@@ -228,7 +228,6 @@ def latency_columns(rows: Sequence[Row]) -> Columns:
 
 
 def quality_columns(rows: Sequence[Row]) -> Columns:
-    """Return the columns of the workload's quality metrics, such as the error of the result."""
     facts = [metric for metric in rows[0].described.metrics if metric.is_quality] if rows else []
     return [column for metric in facts for column in fact_columns(rows, metric)]
 

@@ -154,7 +154,6 @@ def parse_option(text: str) -> tuple[str, Scalar]:
 
 
 def shipped_configs() -> tuple[str, ...]:
-    """Return the names of the shipped configs, without `.yaml`."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

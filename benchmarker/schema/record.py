@@ -145,7 +145,7 @@ class Profile(Plain):
 
 
 class EnergyWindow(Plain):
-    """Generations back to back for at least ten seconds."""
+    """Energy of generations that run back to back for at least ten seconds."""
 
     seconds: Seconds
     energy_j: Joules
@@ -341,7 +341,7 @@ class RunRecord(Plain):
 
     @property
     def is_discarded(self) -> bool:
-        """True if the record counts as no process: it is disturbed, or was stopped before its first cell."""
+        """True if the record is not counted as a process: it is disturbed, or was stopped before its first cell."""
         return self.is_disturbed or (not self.cells and self.status in ("running", "interrupted"))
 
     @property

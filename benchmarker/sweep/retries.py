@@ -1,7 +1,8 @@
 """Rules for a child that failed: which cells get the failure, and which cells the next process measures.
 
-A cell that crashed or timed out is tried once more; a cell that ran out of memory is not. A fresh process measures the
-remaining cells, except those that are at least as large as a cell that ran out of memory.
+A cell that crashed or timed out is tried once more; a cell that ran out of memory is not. A disturbed process is
+repeated. A fresh process measures the remaining cells, except those that are at least as large as a cell that ran out
+of memory.
 """
 
 from __future__ import annotations

@@ -76,8 +76,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return dict(typed)
 
     def resolve(self, variant: Any, subject: Any = None) -> Any:  # noqa: ARG002
-        """Return the variant with the registries' names, and with defaults that depend on the subject. Raises
-        FieldError. `subject` is None while a config is read."""
+        """Return the variant with names in place of aliases, and with the defaults that depend on the subject.
+
+        Raises FieldError. `subject` is None while a config is read.
+        """
         return variant
 
     def check(self, job: JobT, typed: Mapping[str, Any]) -> None:
@@ -221,10 +223,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
     def header(self, records: Sequence[RecordT], *, is_run: bool = False) -> Sequence[str]:
         """Return the lines above the tables of a comparison or of one run."""
         from benchmarker.core.tables import plain_line
-        from benchmarker.report.caveats import plain_header
+        from benchmarker.report.caveats import machine_lines
 
         variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []
-        return *variant, *plain_header(records)
+        return *variant, f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
 
     def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
         """Return sentences that compare rows; if `brief`, only sentences for the first table."""

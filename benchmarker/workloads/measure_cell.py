@@ -49,6 +49,7 @@ def measure_cell(
         )
         growth_bytes = device_memory.growth_bytes() if device_memory else None
         memory = measured.memory.model_copy(update={"device_used_bytes": growth_bytes})
+        # The fields of `Measured` have the names of the cell's fields.
         timed = cell.model_copy(update={**vars(measured), "memory": memory})
         return timed.model_copy(update=dict(bench.measured(timed, step)))
     except (UnsupportedError, WrongResultError, RankError) as error:

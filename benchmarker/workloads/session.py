@@ -31,7 +31,7 @@ class Session(Protocol):
     record: Any  # The record with the results up to now.
 
     def keep(self, **changes: Any) -> None:
-        """Change fields of the record; in a sweep, also write it to disk."""
+        """Change fields of the record, and write it to disk if it has cells, is complete, or belongs to a sweep."""
 
     def ready(self) -> None:
         """Measure the device's limits. A bench calls this after its quick checks, before it loads anything large."""
@@ -100,7 +100,7 @@ class Judging(Generic[JobT, RecordT]):
         raise NotImplementedError
 
     def guess_s(self, job: JobT, timed: RecordT | None) -> float:  # noqa: ARG002
-        """Return the estimated seconds of the measurement without its process's start. `timed`: a record of the job."""
+        """Estimate the seconds of the measurement without the start of its process; `timed` is a record of the job."""
         return 60.0
 
     def is_done(self, record: RecordT, job: JobT) -> bool:

@@ -227,7 +227,19 @@ def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
     monkeypatch.setattr(machine_checks, "time", SimpleNamespace(perf_counter_ns=tick, sleep=sleep))
     device = find_device("cpu")
     assert [found.outcome for found in machine_checks.check_planted_delay(device)] == ["passed", "passed"]
+    monkeypatch.setattr(run_checks, "why_disturbed", lambda load: None)
     assert machine_checks.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
+
+
+def test_a_planted_delay_on_a_busy_machine_is_disturbed_unless_it_is_too_short(monkeypatch):
+    monkeypatch.setattr(run_checks, "why_disturbed", lambda load: STEAL)
+    monkeypatch.setattr(run_checks.HostGauge, "between", lambda *times: object())
+    reported = iter([(0.006, 0.9)] * 5 + [(0.0048, 1 / 1.03)])
+    monkeypatch.setattr(machine_checks, "_delays", lambda *arguments: next(reported))
+    findings = machine_checks.check_planted_delay(find_device("cpu"))
+    assert [found.outcome for found in findings] == ["disturbed", "disturbed"]
+    assert findings[0].text.endswith(f"(+20.0%); limit 2.5%; {STEAL}, in each of 5 tries")
+    assert [found.outcome for found in machine_checks.check_planted_delay(find_device("cpu"))] == ["failed", "passed"]
 
 
 def test_a_block_of_known_size_grows_the_memory_by_its_size(monkeypatch):

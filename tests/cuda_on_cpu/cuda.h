@@ -81,7 +81,7 @@ static void run_thread() {
     swapcontext(&running->context, &between_threads);
 }
 
-// Runs blocks side by side, their threads in turns: from the first to the last, then back.
+// Runs blocks side by side, their threads in turns: from the last to the first, then back.
 static void run_blocks(int last, int count, int threads, std::function<void()> kernel) {
     const size_t stack_bytes = 1 << 17;
     kernel_of_thread = kernel;
@@ -99,7 +99,7 @@ static void run_blocks(int last, int count, int threads, std::function<void()> k
         }
     }
     size_t left = all.size();
-    for (bool is_forward = true; left; is_forward = !is_forward) {
+    for (bool is_forward = false; left; is_forward = !is_forward) {
         bool has_moved = false;
         for (size_t at = 0; at < all.size(); at++) {
             Thread& next = *all[is_forward ? at : all.size() - 1 - at];

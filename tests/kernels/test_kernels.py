@@ -43,9 +43,9 @@ def test_our_kernel_takes_gptqs_words_only_where_groups_follow_one_another(shape
     mixed.g_idx[0] += 1
     other.bits = 8
     assert gemv_gptq.layout_reason(mixed) == "groups that do not follow one another (desc_act)"
-    assert gemv_gptq.supports(other) == "not gptqmodel's TorchLinear in 4 bit"
-    assert gemv_gptq.supports(model.lm_head) == "not gptqmodel's TorchLinear in 4 bit"
-    assert gemv_gptq.supports(packed[2]) == "not on a GPU"
+    assert gemv_gptq.why_not(other) == "not gptqmodel's TorchLinear in 4 bit"
+    assert gemv_gptq.why_not(model.lm_head) == "not gptqmodel's TorchLinear in 4 bit"
+    assert gemv_gptq.why_not(packed[2]) == "not on a GPU"
     # Written in Triton: on a CPU the library's own stays, and the record says nothing.
     assert counted(replace_linears(model)) == {}
 
@@ -212,7 +212,7 @@ def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
     model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
     linear: Any = model.model.layers[0].mlp.gate_proj
     state = linear.weight.quant_state
-    assert gemv_nf4.supports(linear) is None
+    assert gemv_nf4.why_not(linear) is None
     for where, name, value in (
         (state, "blocksize", 128),
         (state, "blocksize", 32),
@@ -225,11 +225,11 @@ def test_our_kernel_takes_codes_only_in_the_form_that_it_knows(
     ):
         with monkeypatch.context() as changed:
             changed.setattr(where, name, value)
-            assert gemv_nf4.supports(linear) is not None, name
-    assert gemv_nf4.supports(linear) is None
-    assert gemv_nf4.supports(model.lm_head) == "not bitsandbytes' Linear4bit"
+            assert gemv_nf4.why_not(linear) is not None, name
+    assert gemv_nf4.why_not(linear) is None
+    assert gemv_nf4.why_not(model.lm_head) == "not bitsandbytes' Linear4bit"
     # One that wraps another under its name adds something to what that makes.
-    assert gemv_nf4.supports(type("Linear4bit", (torch.nn.Module,), {})()) is not None
+    assert gemv_nf4.why_not(type("Linear4bit", (torch.nn.Module,), {})()) is not None
     linear.in_features = 100
     assert counted(replace_linears(model)) == {"gemv_dense": 1, "gemv_nf4": 13}
 

@@ -149,7 +149,7 @@ class StaticCacheDecoder(TorchDecoder):
         return read_later(shape, position, count)
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Score a text at the shape that ran last, if its cache is long enough, with the text in every sequence."""
+        """Score a text in every sequence of the last batch; in a single one, if the last batch's cache is too short."""
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self.shape if self.shape and self.shape.tokens.shape[1] >= ids.shape[1] else None

@@ -33,7 +33,7 @@ from benchmarker.engines.decoders.static_cache_layers import (
     supported_cache,
     tried_layers,
 )
-from benchmarker.kernels.decode_attention import decode_attention, supports
+from benchmarker.kernels.decode_attention import decode_attention, why_not
 from benchmarker.schema.model import OWN_ATTENTION
 
 # No `from __future__ import annotations` here: torch.compile and torch.library.custom_op read the annotations.
@@ -262,7 +262,7 @@ def attention_backend(key: Tensor, value: Tensor, *, native: bool = False, needs
     head_dim = key.shape[3]
     if needs_scores or value.shape[3] != head_dim:
         return MATMULS
-    if native and supports(key) is None:
+    if native and why_not(key) is None:
         return ONE_KERNEL
     # AMD's flash attention does not take lengths from the device.
     is_nvidia = key.is_cuda and torch.version.hip is None

@@ -145,7 +145,7 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
 
 def _check_targets(model: Any, recipe: Recipe) -> None:
-    """Raise SpecError if the model has no linear layers, or no layer for one of the targets (peft may ignore it)."""
+    """Raise SpecError if the model has no linear layers, or none that a target names (peft may ignore it)."""
     head = model.get_output_embeddings()
     names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
     if not names:

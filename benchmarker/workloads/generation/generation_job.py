@@ -279,7 +279,7 @@ IDLE = {
 """Options that have no effect without --quality, and their fields."""
 
 
-def over(typed: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(typed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the typed values, and empty values for fields that they replace: typed prompt lengths clear the config's
     prompt texts, and vice versa. Raises SpecError if both were typed."""
     if typed.get("grid.prompt_tokens") is None:

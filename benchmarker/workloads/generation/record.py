@@ -105,7 +105,7 @@ class GenerationProfile(Profile):
 
 
 class GenerationVariant(VariantFacts):
-    """Variant of the model."""
+    """Quantization, engine and number of GPUs of a run."""
 
     quant: str
     engine: str

@@ -138,7 +138,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
 
     # Command line and configuration
 
-    overlay = staticmethod(generation_job.over)
+    overlay = staticmethod(generation_job.overlay)
     resolve = staticmethod(generation_job.resolve)
     check = staticmethod(generation_job.check)
     key_parts = staticmethod(generation_job.key_parts)
