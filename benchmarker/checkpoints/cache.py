@@ -16,7 +16,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,11 +71,11 @@ def find(key: str) -> Path | None:
     return folder if (folder / DESCRIPTION).is_file() else None
 
 
-def whole(key: str) -> Path:
-    """Return the folder of a finished checkpoint, or raise ModelError if a file is damaged."""
+def whole(key: str, check: Callable[[Path], object] = check_weights) -> Path:
+    """Return the folder of a finished checkpoint, or raise ModelError if `check` finds a damaged file."""
     folder = cache_folder() / key
     try:
-        check_weights(folder)
+        check(folder)
     except ModelError as error:
         raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
     return folder

@@ -57,10 +57,6 @@ class GgufFacts:
     is_tied: bool  # True if the embedding is also the output layer.
     has_tokenizer: bool
 
-    @property
-    def weight_bytes(self) -> int:
-        return sum(self.bytes_by_type.values())
-
     def fallback(self, form: str) -> str | None:
         """Return `Q4_K_M: rows of 896 are Q8_0, since ...`; None if a file of this format has no such rows."""
         if "_K" not in form or not self.narrow_rows:

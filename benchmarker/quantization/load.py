@@ -97,9 +97,7 @@ def _is_packed(linear: Linear) -> bool:
 
 
 def is_narrow(linear: Linear) -> bool:
-    if _is_packed(linear):
-        return True
-    return has_low_bits(linear.weight)
+    return _is_packed(linear) or has_low_bits(linear.weight)
 
 
 def has_low_bits(weight: torch.Tensor) -> bool:
@@ -305,7 +303,11 @@ def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target:
     """Load a prepared checkpoint with the requested output layer; UnsupportedError if no weight is quantized."""
     if refusal := file_refusal(quant, checkpoint):
         raise UnsupportedError(refusal)
-    loaded = LOADERS[quant].load(checkpoint, options, target, progress)
+    return with_output_layer(LOADERS[quant].load(checkpoint, options, target, progress), quant, checkpoint, options)
+
+
+def with_output_layer(loaded: Loaded, quant: str, checkpoint: Checkpoint, options: Options) -> Loaded:
+    """Return the model with the requested output layer; UnsupportedError if no weight is quantized."""
     is_made_here = checkpoint.quantization is None or checkpoint.is_gguf
     if LOADERS[quant].has_low_bits and is_made_here and not quantized_linears(loaded.model):
         raise UnsupportedError(_nothing_quantized(quant, loaded.model))

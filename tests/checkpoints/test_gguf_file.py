@@ -60,7 +60,7 @@ def test_a_file_says_its_architecture_and_its_bytes_by_type(path, model_folder):
     assert facts.architecture == "qwen3"
     assert set(facts.bytes_by_type) == {"F16", "F32"}
     assert facts.tensors_by_type["F16"] == 1 + 7 * config["num_hidden_layers"]
-    assert facts.weight_bytes == 2 * facts.parameters + facts.bytes_by_type["F32"] // 2
+    assert facts.bytes_by_type["F16"] == 2 * facts.parameters - facts.bytes_by_type["F32"] // 2
 
 
 def test_rows_that_no_k_form_can_hold_are_told():

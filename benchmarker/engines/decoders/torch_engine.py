@@ -20,7 +20,7 @@ from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
 from benchmarker.quantization.base import Loaded, Loader, Options
 from benchmarker.quantization.coverage import coverage_after_forward, weight_coverage
-from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_quantized
+from benchmarker.quantization.load import file_refusal, is_linear, load_facts, with_output_layer
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
 
@@ -131,7 +131,8 @@ class TorchEngine(Engine):
         device.begin_growth()
         device.reset_peak()
         started = time.perf_counter()
-        loaded = load_quantized(form.quant, prepared, form.options, target, progress)
+        loaded = loader.load(prepared, form.options, target, progress)
+        loaded = with_output_layer(loaded, form.quant, prepared, form.options)
         device.synchronize()
         load_s = time.perf_counter() - started
         facts = _facts(loaded, loader, prepared, device, load_s=load_s)

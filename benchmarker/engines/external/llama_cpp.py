@@ -12,7 +12,7 @@ from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.files import content_sha256
 from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, why_no_gguf, write_gguf
-from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import Marker
@@ -115,20 +115,14 @@ class LlamaCppEngine(ExternalEngine):
 
 def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make: Any) -> Path:
     key = cache.key_of({"kind": "gguf", "tokens": "placeholder", **parts})
-    folder = cache.find(key)
-    if folder is None:
+    if cache.find(key) is None:
         # Upper limit: a GGUF file is never larger than the 16-bit weights in the folder.
         needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
         with cache.new_entry(
             key, kind="gguf", model=checkpoint.model_id, options={"gguf": gguf}, needed_bytes=needed_bytes
         ) as draft:
             make(draft / FILE)
-        folder = cache.cache_folder() / key
-    try:
-        gguf_facts(folder / FILE)
-    except ModelError as error:
-        raise ModelError(f"{error}: 'benchmarker checkpoint remove {key}' makes room for a new one") from error
-    return folder / FILE
+    return cache.whole(key, lambda folder: gguf_facts(folder / FILE)) / FILE
 
 
 def gpu_layers(options: LlamaCppOptions, device: str) -> int:

@@ -157,8 +157,10 @@ class Architecture:
         steps, start = new_tokens - 1, depth + prompt_tokens
         counted_steps = max(1, steps)
         cached_bytes = float(batch_size * self.state_bytes)
-        decode_flops: float = 2 * (self.token_weights + self.head)
-        prefill_flops: float = 2 * (prompt_tokens * (self.other_weights + self._routed_weights) + self.head)
+        routed = self.experts.per_token * self.experts.weights_each if self.experts else 0
+        outside_layers = self.other_weights + routed
+        decode_flops: float = 2 * (outside_layers + sum(layer.weights for layer in self.layers) + self.head)
+        prefill_flops: float = 2 * (prompt_tokens * outside_layers + self.head)
         for number, layer in enumerate(self.layers):
             held = _positions(start, counted_steps, layer.window and layer.window - 1) / counted_steps
             cached_bytes += batch_size * round(layer.kv_values * self.value_bytes) * held
@@ -185,20 +187,6 @@ class Architecture:
             experts_per_step=used_experts if self.experts else None,
             experts=self.experts.count if self.experts else None,
         )
-
-    @property
-    def body(self) -> int:
-        """Number of weights used per token, without output layer and routed experts."""
-        return self.other_weights + sum(layer.weights for layer in self.layers)
-
-    @property
-    def token_weights(self) -> int:
-        """Number of weights used per token, routed experts included, without the output layer."""
-        return self.body + self._routed_weights
-
-    @property
-    def _routed_weights(self) -> int:
-        return self.experts.per_token * self.experts.weights_each if self.experts else 0
 
     @property
     def _first_reader(self) -> int:

@@ -129,7 +129,8 @@ def test_the_last_layers_that_only_read_a_cache_compute_one_position_of_the_prom
     one, two = (step(architecture, prompt_tokens=tokens).prefill_flops for tokens in (1, 2))
     readers = sum(2 * layer.weights for layer in architecture.layers if layer.shares_kv)
     scores = sum(layer.score_flops * (1 if layer.shares_kv else 2) for layer in architecture.layers)
-    assert two - one == 2 * architecture.body - readers + scores
+    weights = architecture.other_weights + sum(layer.weights for layer in architecture.layers)
+    assert two - one == 2 * weights - readers + scores
 
 
 def test_a_cell_records_the_experts_of_its_steps() -> None:
