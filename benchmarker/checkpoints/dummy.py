@@ -121,7 +121,6 @@ def _equal_norms(rows: torch.Tensor, std: float) -> torch.Tensor:
 
 
 def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:
-    """Return a planned tensor whose values `fill` writes."""
     import torch
 
     def make(generator: torch.Generator) -> torch.Tensor:

@@ -7,7 +7,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -68,9 +67,6 @@ def comply(
     report("this machine: a planted delay and simulated sweeps")
     findings = [*check_planted_delay(device), check_memory(device), check_power()]
     findings += [check_order(folder, collected.records), *check_false_verdicts(results)]
-    by_variant: dict[str, list[Path]] = defaultdict(list)
-    for path, record in collected.files:
-        by_variant[record.variant.name].append(path)
     is_generation = isinstance(next(iter(jobs), None), GenerationJob)
     reason = foreign or ("" if is_generation else f"a check of generated tokens, not of {jobs[0].workload}")
     if reason:
@@ -80,8 +76,8 @@ def comply(
     file = file.with_findings(_kept(output, file, [name for name in names if name not in chosen]))
     for name in () if reason else chosen:
         report(f"{name}: opening it again")
-        findings = []
-        for finding in _in_process(job_path(folder, name), by_variant[name], name):
+        findings, paths = [], [path for path, record in collected.files if record.variant.name == name]
+        for finding in _in_process(job_path(folder, name), paths, name):
             report(f"  {finding.check}: {finding.outcome}")
             findings.append(finding)
         file = file.with_findings(findings)

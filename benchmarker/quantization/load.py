@@ -97,9 +97,7 @@ def _is_packed(linear: Linear) -> bool:
 
 
 def is_narrow(linear: Linear) -> bool:
-    if _is_packed(linear):
-        return True
-    return has_low_bits(linear.weight)
+    return _is_packed(linear) or has_low_bits(linear.weight)
 
 
 def has_low_bits(weight: torch.Tensor) -> bool:

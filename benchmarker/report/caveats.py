@@ -197,11 +197,11 @@ def disturbed(rows: Sequence[Row]) -> list[str]:
 def _flag_lines(rows: Sequence[Row], flags: Collection[Flag]) -> list[str]:
     cells: dict[Flag, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        for flag in row.flags:
-            cells[flag][row.variant] += flag in flags
+        for flag in filter(flags.__contains__, row.flags):
+            cells[flag][row.variant] += 1
     lines = []
-    for flag in filter(flags.__contains__, cells):
-        parts = (f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells[flag].items())
+    for flag, counts in cells.items():
+        parts = (f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in counts.items())
         lines.append(f"{plain_line(flag)}: {FLAGS[flag]} ({', '.join(parts)}).")
     return lines
 

@@ -8,7 +8,6 @@ from typer.main import get_command
 from benchmarker.cli.app import app
 from benchmarker.core.errors import ModelError
 from benchmarker.logs.log_runs import QUANTS, find_runs
-from benchmarker.profiling.kernel_categories import category
 from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
 from benchmarker.workloads.generation.generation_job import resolve
@@ -69,21 +68,6 @@ def test_a_bitsandbytes_checkpoint_is_read_by_one_of_the_two_and_the_other_names
             f"some/model: quantized already (bitsandbytes), which --quant {quant} cannot take; "
             f"use --quant {able}, or an unquantized checkpoint"
         )
-
-
-@pytest.mark.parametrize(
-    ("quant", "kernel", "purpose"),
-    [(quant, name, purpose) for quant, loader in LOADERS.items() for name, purpose in loader.kernels.items()],
-)
-def test_what_a_loaders_kernels_are_for_is_told_from_their_names(quant, kernel, purpose):
-    assert category(kernel) == purpose, f"{quant}: add a rule to profiling/kernel_categories.py"
-
-
-def test_every_form_with_kernels_of_its_own_names_them():
-    assert [name for name, loader in LOADERS.items() if not loader.kernels] == [
-        *("fp16", "gguf"),
-        *STORED,
-    ]
 
 
 def test_a_log_may_be_of_every_quantization():

@@ -56,7 +56,6 @@ def check_made(method: str, folder: Path | None) -> None:
 
 
 def quantize(method: str, checkpoint: Checkpoint, target: Target, folder: Path, progress: Progress) -> None:
-    """Write the quantized checkpoint to a new folder."""
     marker = environment_state(LLM_COMPRESSOR).interpreter
     pieces: list[list[int]] = []
     if method not in WITHOUT_CALIBRATION:

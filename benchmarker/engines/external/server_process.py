@@ -127,7 +127,6 @@ class ServerProcess:
         return ""
 
     def resident_bytes(self) -> int | None:
-        """Return the resident memory of the server's processes."""
         import psutil
 
         try:

@@ -150,7 +150,7 @@ class Splitting:
     is_ring: bool = False  # True if each rank sends keys and values to the next rank while it computes a block.
     splits_heads: bool = False
     is_alone: bool = False  # True if rank 0 alone computes the full sequence.
-    is_torchs: bool = False
+    is_of_torch: bool = False
     """True for torch's context_parallel: its exchanges are not counted, and it does not run on CPUs."""
 
     def gpus(self, ranks: int) -> int:
@@ -162,8 +162,8 @@ VARIANTS: dict[str, Splitting] = {
     "zigzag": Splitting("zigzag", is_ring=True),
     "ring": Splitting("contiguous", is_ring=True),
     "ulysses": Splitting(splits_heads=True),
-    "allgather": Splitting("zigzag", is_torchs=True),
-    "alltoall": Splitting("zigzag", is_torchs=True),
+    "allgather": Splitting("zigzag", is_of_torch=True),
+    "alltoall": Splitting("zigzag", is_of_torch=True),
     "single": Splitting(is_alone=True),
 }
 FLASH_MULTIPLE = 8  # head_dim must be a multiple in torch's flash kernel. SDPA pads other widths; a ring does not.
@@ -198,7 +198,7 @@ def wrong_shape(variant: ContextParallelVariant, subject: ContextParallelSubject
 
 
 def unsupported(variant: ContextParallelVariant, kind: Kind, subject: ContextParallelSubject) -> str:
-    if splitting_of(variant.variant).is_torchs and kind == "cpu":
+    if splitting_of(variant.variant).is_of_torch and kind == "cpu":
         return "torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses"
     if variant.kernel == "cudnn" and kind != "cuda":
         return "kernel cudnn runs on NVIDIA GPUs only; use kernel flash"

@@ -59,15 +59,13 @@ class Mixer(NamedTuple):
     name: MixerName
     state_products: int | None
     """Multiplications per token / (head_dim * value_dim). None for softmax, whose state grows with the length."""
-    is_gated_delta: bool = False
-    """True for the gated delta rule: each token has a decay and a strength as inputs, queries and keys are scaled to
-    length 1, and a token replaces the value that the state stores for its key."""
 
 
 SOFTMAX = Mixer("softmax", None)  # o = softmax(q k^T / sqrt(head_dim)) v over all tokens so far.
 LINEAR = Mixer("linear", 2)  # S += k v^T; o = S^T q / sqrt(head_dim).
 RETENTION = Mixer("retention", 2)  # S = a S + k v^T, a = 1 - 2^(-5 - head); o = S^T q / sqrt(head_dim).
-GATED_DELTA = Mixer("gdn", 3, is_gated_delta=True)  # S = a S; S += k (b (v - S^T k))^T; o = S^T q / sqrt(head_dim).
+GATED_DELTA = Mixer("gdn", 3)  # S = a S; S += k (b (v - S^T k))^T; o = S^T q / sqrt(head_dim).
+"""Gated delta rule. Decay and strength are inputs of each token; queries and keys are scaled to length 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +114,7 @@ def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
 def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
     """Return the bytes of queries, keys, values and gates; with a backward pass, also of the output's gradient."""
     numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
-    gate = GATE_BYTES + shape.element_bytes if mixer.is_gated_delta else 0
+    gate = GATE_BYTES + shape.element_bytes if mixer is GATED_DELTA else 0
     return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
 
 
@@ -215,7 +213,7 @@ def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
     """Return queries or keys as the mixer requires them: scaled to length 1, or after the feature map."""
     from torch.nn.functional import elu, normalize
 
-    if mixer.is_gated_delta:
+    if mixer is GATED_DELTA:
         return normalize(tensor.float(), dim=-1)
     return elu(tensor) + 1 if mixer is LINEAR and shape.feature_map == "elu" else tensor
 

@@ -182,7 +182,7 @@ def make_inputs(
     query, key, value, gate, strength, *gradients = _random(shape, device, seed)
     named = {"q": mixers.scaled(query, mixer, shape), "k": mixers.scaled(key, mixer, shape), "v": value}
     named = {name: tensor.to(dtype) for name, tensor in named.items()}
-    if mixer.is_gated_delta:
+    if mixer is mixers.GATED_DELTA:
         named |= {"g": logsigmoid(gate + mixers.GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
     if shape.is_backward:
         named["o"] = gradients[0].to(dtype)

@@ -46,7 +46,7 @@ def mixer_parameters(mixer: mixers.Mixer, subject: spec.MixersSubject) -> int:
     """Return the number of parameters in one layer's mixer: projections, gates, and convolution."""
     value_dim, hidden = subject.value_dim or subject.head_dim, subject.block.hidden
     inner = subject.heads * (2 * subject.head_dim + value_dim)
-    gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated_delta else 0
+    gates = 2 * subject.heads * (hidden + 1) if mixer is mixers.GATED_DELTA else 0
     convolution = CONVOLUTION * inner if subject.block.short_conv else 0
     return hidden * inner + subject.heads * value_dim * hidden + gates + convolution
 
@@ -110,7 +110,7 @@ class MixerLayer(nn.Module):
         inner, hidden = sum(self._widths), subject.block.hidden
         self.inward = nn.Linear(hidden, inner, bias=False)
         self.outward = nn.Linear(self._widths[2], hidden, bias=False)
-        if self._mixer.is_gated_delta:
+        if self._mixer is mixers.GATED_DELTA:
             self.gates = nn.Linear(hidden, 2 * shape.heads)
         if self._has_convolution:
             self.convolution = nn.Conv1d(inner, inner, CONVOLUTION, groups=inner, bias=False)
@@ -128,7 +128,7 @@ class MixerLayer(nn.Module):
             mixers.scaled(key, self._mixer, self._shape),
             value,
         ]
-        if self._mixer.is_gated_delta:
+        if self._mixer is mixers.GATED_DELTA:
             decay, strength = self.gates(hidden).float().chunk(2, dim=-1)
             arguments += [functional.logsigmoid(decay + mixers.GATE_OFFSET), strength.sigmoid()]
         dtype = getattr(torch, self._shape.dtype)
