@@ -75,17 +75,13 @@ def import_log(
     except ResultsError as error:
         raise ResultsError(f"{path}: {error}") from error
     runs = _with_variants(path, runs, quants)
-    for run in runs:
-        if model is None and run.model is None:
-            raise SpecError(f"{path}: line {run.line}: this run has no name of a model; give it with --model")
+    if nameless := next((run for run in runs if model is None and run.model is None), None):
+        raise SpecError(f"{path}: line {nameless.line}: this run has no name of a model; give it with --model")
     options = {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}
     arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
     # If the log names two kinds of devices, the kind is unknown.
-    kinds = [
-        name
-        for name, pattern in _KINDS.items()
-        if kind == name or (not kind and pattern.search(f"{device or ''}\n{text}"))
-    ]
+    matching = [name for name, pattern in _KINDS.items() if pattern.search(f"{device or ''}\n{text}")]
+    kinds = [name for name in _KINDS if name == kind] or matching
     log = Log(
         source=path.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
