@@ -40,10 +40,7 @@ class Tile:
 
 
 def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
-    """Multiply rows of activations, [rows, in_word, length] as `by_place` returns them, by the packed weights.
-
-    The product is [rows, outputs]; sums are in 32 bits.
-    """
+    """Return packed weights times activations of the order of `by_place`, [rows, outputs], summed in 32 bits."""
     output = hidden.new_empty((len(hidden), packed.outputs))
     positional, named = _arguments(hidden, packed, tile, output)
     with torch.cuda.device_of(output):

@@ -103,7 +103,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.fused_inputs:
             stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))
         if tried.by_inductor:
-            stack.enter_context(patch.object(gemv_dense, "supports", lambda linear: "left to inductor"))
+            stack.enter_context(patch.object(gemv_dense, "why_not", lambda linear: "left to inductor"))
         if tried.activation_apart:
             stack.enter_context(patch("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: []))
         if tried.attention_waits and device.kind != "cpu":

@@ -43,7 +43,7 @@ MODEL = """
 from transformers import Qwen3Config, Qwen3ForCausalLM
 import benchmarker.kernels.gemv_dense as gemv_dense
 import benchmarker.kernels.fused_decode_step as fused_decode_step
-gemv_dense.supports = lambda linear: None if type(linear.weight) is torch.nn.Parameter else "other weights"
+gemv_dense.why_not = lambda linear: None if type(linear.weight) is torch.nn.Parameter else "other weights"
 fused_decode_step.can_start_early = lambda device: True
 # The interpreter takes as long for a program of 16 outputs as for one of a single output.
 gemv_dense.tile_for = lambda inputs, element_bytes, ends: gemv_dense.Tile(16, 256, 2, 2)
@@ -216,7 +216,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def replaced(monkeypatch: pytest.MonkeyPatch, kind: str = "qwen3", **others: Any) -> Any:
     """Two layers whose linears are this package's, on a device that is taken for a Hopper."""
-    monkeypatch.setattr(gemv_dense, "supports", lambda _: None)
+    monkeypatch.setattr(gemv_dense, "why_not", lambda _: None)
     monkeypatch.setattr(fused_decode_step, "can_start_early", lambda _: True)
     torch.manual_seed(0)
     sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, **others}

@@ -69,10 +69,8 @@ def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest
     monkeypatch.setattr(gemm_autotune, "choices", lambda: (choice,))
     (kept,) = product_choices({1, 8})
     assert product_choices({64}) == ()
-    assert kept.words() == (
-        "int8 by row, 2560 inputs to 6144 outputs, 8 rows: 12.0 us by 64 outputs, 16 rows, 32 words, 2 parts, 4 warps, "
-        "6 stages (of 2 candidates; the slowest 58.6 us)"
-    )
+    assert (kept.form, kept.rows, kept.inputs, kept.outputs) == ("int8 by row", 8, 2560, 6144)
+    assert (kept.us[kept.way], max(kept.us.values()), len(kept.us)) == (12.0, 58.6, 2)
 
 
 def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:

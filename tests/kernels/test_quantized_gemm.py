@@ -49,7 +49,7 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     monkeypatch.setattr("benchmarker.kernels.fuse_swiglu._has_gemv", lambda mlp: False)
     monkeypatch.setattr(
         gemv_gptq,
-        "supports",
+        "why_not",
         lambda linear: gemv_gptq.layout_reason(linear) if type(linear).__name__ == "TorchLinear" else "another class",
     )
     monkeypatch.setattr(quantized_gemm, "chosen", chosen)

@@ -20,13 +20,12 @@ from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
 from benchmarker.workloads.serving.serving_statistics import (
     LARGEST_BACKLOG,
-    Slo,
     attained,
     backlog,
     failed,
-    parse_slo,
     problem_of,
 )
+from benchmarker.workloads.serving.slo import Slo, parse_slo
 
 UNQUANTIZED = (None, "F16", "BF16", "F32")
 """Forms of a GGUF file without quantized weights; None for the default."""

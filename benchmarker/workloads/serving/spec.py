@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from benchmarker.schema.job import ExperimentBase, GridBase, NotNegative, Positive, Procedure
 from benchmarker.schema.model import AUTO, ModelSpec
 from benchmarker.workloads.generation.spec import ModelJob, VariantSpec, guess_parameters
-from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_slo
+from benchmarker.workloads.serving.slo import DEFAULT_SLO, parse_slo
 
 REQUESTS_PER_USER = 4
 """Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""

@@ -29,6 +29,7 @@ from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_requests import Dataset
+from benchmarker.workloads.serving.slo import parse_slo
 from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, ServingVariant
 from benchmarker.workloads.session import Bench, Session
 
@@ -76,7 +77,7 @@ def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any]
 
 def goodput(record: Any, cell: Any) -> float | None:
     """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
-    slo = statistics.parse_slo(record.procedure["slo"])
+    slo = parse_slo(record.procedure["slo"])
     good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
     return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
 

@@ -28,6 +28,7 @@ from benchmarker.workloads.serving.record import (
     measured_load,
     outcome,
 )
+from benchmarker.workloads.serving.slo import DEFAULT_SLO
 from tests.records import environment
 
 PROMPT_TOKENS, NEW_TOKENS = 512, 128
@@ -106,7 +107,7 @@ def serving_record(
         "variant": ServingVariantFacts(name=variant, quant=variant.split()[0], engine="vllm"),
         "model": ModelFacts(id="Qwen/Qwen3-4B", load_format="dummy"),
         "environment": environment(),
-        "procedure": {"requests": requests, "seed": 0, "slo": statistics.DEFAULT_SLO, "runs": 1, "warmup": 1},
+        "procedure": {"requests": requests, "seed": 0, "slo": DEFAULT_SLO, "runs": 1, "warmup": 1},
         "server": ServerFacts(version="0.24.0", start_s=41.0, weight_bytes=8 * 10**9, kv_capacity_tokens=400_000),
         "cells": tuple(cells),
         "reproduce": "benchmarker run serving",

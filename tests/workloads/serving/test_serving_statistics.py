@@ -9,6 +9,7 @@ import pytest
 
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.record import Load, measured_load
+from benchmarker.workloads.serving.slo import DEFAULT_SLO, parse_slo
 
 
 def load_of(ttft_s=(0.1, 0.2, 0.4), request_s=(1.1, 2.2, 3.4), tokens=(11, 11, 11), **fields) -> Load:
@@ -59,8 +60,8 @@ def test_inter_token_latencies_are_counted_in_classes():
 
 
 def test_an_slo_is_read_and_written():
-    slo = statistics.parse_slo("TPOT < 30ms,ttft<=0.5s")
-    assert str(slo) == "ttft<500ms, tpot<30ms" == statistics.DEFAULT_SLO
+    slo = parse_slo("TPOT < 30ms,ttft<=0.5s")
+    assert str(slo) == "ttft<500ms, tpot<30ms" == DEFAULT_SLO
     assert slo.words == "TTFT 500 ms and TPOT 30 ms"
 
 
@@ -77,11 +78,11 @@ def test_an_slo_is_read_and_written():
 )
 def test_a_wrong_slo_is_refused(text, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        statistics.parse_slo(text)
+        parse_slo(text)
 
 
 def test_a_good_request_is_within_all_limits():
-    slo = statistics.parse_slo("ttft<200ms, tpot<250ms")
+    slo = parse_slo("ttft<200ms, tpot<250ms")
     # The second request lies at its TTFT limit, the third above both.
     assert statistics.good(load_of(), 11, slo) == 2
     # Neither a failed nor a truncated request is good.

@@ -28,6 +28,7 @@ from benchmarker.workloads.serving.record import (
     first_token_part,
 )
 from benchmarker.workloads.serving.serving_requests import length_range
+from benchmarker.workloads.serving.slo import DEFAULT_SLO, Slo, parse_slo
 from benchmarker.workloads.serving.spec import requests_of
 
 MOST_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
@@ -38,7 +39,7 @@ AXES: tuple[Axis, ...] = ("concurrency", "rate")
 
 @dataclass(frozen=True)
 class ServingRow(Row):
-    slo: statistics.Slo = field(default_factory=lambda: statistics.parse_slo(statistics.DEFAULT_SLO))
+    slo: Slo = field(default_factory=lambda: parse_slo(DEFAULT_SLO))
     attainment: statistics.Attainment | None = None
     """Good requests among those of all rounds together, failed loads included."""
     failed: int = 0
