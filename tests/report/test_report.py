@@ -372,7 +372,7 @@ def test_the_answer_is_no_surer_than_the_table(tmp_path):
     first = next(row for row in mixed.rows if row.variant == "gptq-compile")
     # By itself it would pass for faster: the interval leaves 1 out.
     assert first.ratio.low > 1
-    assert first.verdict == "inconclusive"
+    assert first.speed_up.verdict == "inconclusive"
     assert lines_of(mixed)[0].startswith("**Not decided:** gptq-compile, ")
     assert first_table(ranking_of(mixed)).is_bold(first) is False
 
