@@ -214,9 +214,9 @@ def number_column(
 def byte_columns(
     rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow], int | None], unit: str | None = None
 ) -> list[Column[AnyRow]]:
-    """Return a column of bytes in `unit`; by default in GiB, or in MiB if all values are below 51 MiB."""
+    """Return a column of bytes in `unit`; by default in GiB, or in MiB if all values are below 1 GiB."""
     largest = max((size for row in rows if (size := bytes_of(row)) is not None), default=0)
-    if unit == "MiB" or (unit is None and largest < GIB / 20):
+    if unit == "MiB" or (unit is None and largest < GIB):
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
     return number_columns(rows, f"{name} GiB", bytes_of, lambda size: f"{size / GIB:.2f}")
 

@@ -17,10 +17,11 @@ from benchmarker.core import stats
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
-from benchmarker.report.columns import first_table
+from benchmarker.report.columns import first_table, memory
 from benchmarker.report.compare import compare, remarks_of
 from benchmarker.report.verify import verify
 from benchmarker.schema.quality import TaskResult
+from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.quality_tables import task_answers
 from tests.records import (
     cell,
@@ -381,3 +382,12 @@ def test_pooled_sweeps_and_a_folder_given_twice_make_one_table(tmp_path):
     folders = before_and_after(tmp_path)
     assert [row.variant for row in compare(folders, pool=True).rows] == ["fp16", "int8"]
     assert compare([folders[0], folders[0]]).sides == {}
+
+
+def test_small_memory_beside_larger_is_not_printed_as_zero(tmp_path):
+    sizes = {"gptq": 4_902_912, "gptq-compile": 64_765_952}
+    save(tmp_path, *(record(name, cell([1.0] * 3, memory=Memory(peak_allocated_bytes=sizes[name]))) for name in sizes))
+    table = compare([tmp_path]).rows
+    [peak] = memory(table)
+    assert peak.heading == "peak MiB"
+    assert sorted(peak.text(row) for row in table) == ["4.7", "61.8"]

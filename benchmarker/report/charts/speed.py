@@ -77,7 +77,7 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
     able = [row for row in rows if rate_of(row) and row.peak_memory_bytes is not None]
     if len(able) < 2:
         return None
-    is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB / 20
+    is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB
     unit, size = ("MiB", MIB) if is_small else ("GiB", GIB)
     horizontal = f"peak memory, {unit}, lower is better"
     return Chart(
