@@ -294,7 +294,7 @@ def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | Non
 
 
 def with_energy(gpu: Gpu | None, send: Callable[[], Load]) -> Load:
-    """Return the load with the growth of the GPU's energy counter, which moves about ten times a second."""
+    """Send a load and return it with the GPU's energy, whose counter moves about ten times a second."""
     before_j = gpu.energy_j() if gpu else None
     load = send()
     after_j = gpu.energy_j() if gpu else None
