@@ -150,14 +150,14 @@ def check_timed_output(subject: Subject) -> Finding:
     if cells:
         text += f"; it took {time_s:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
     # Other programs lengthen a time, and neither shorten it nor change tokens.
-    if disturbance and time_s > high and not wrong:
+    if disturbance and not wrong:
         text += f"; {disturbance}"
         return judged("timed output", text, holds=False, variant=subject.variant, is_disturbed=True)
     return subject.judged("timed output", text, holds=not wrong and low <= time_s <= high)
 
 
 def undisturbed(run: Callable[[], Result], is_late: Callable[[Result], bool]) -> tuple[Result, str | None]:
-    """Return a result of `run` and why it is disturbed; late results are repeated as long as they are disturbed."""
+    """Return a result of `run`, repeated while it is late and disturbed, and why the last try is both; None if not."""
     host = HostGauge(os.getpid())
     for _ in range(TRIES):
         host.read()
@@ -167,8 +167,8 @@ def undisturbed(run: Callable[[], Result], is_late: Callable[[Result], bool]) ->
         load = host.between(began_s, time.time())
         disturbance = why_disturbed(load) if load else None
         if disturbance is None or not is_late(result):
-            break
-    return result, disturbance and f"{disturbance}, in each of {TRIES} tries"
+            return result, None
+    return result, f"{disturbance}, in each of {TRIES} tries"
 
 
 def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[float], str, float] | None:
