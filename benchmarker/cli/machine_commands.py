@@ -200,7 +200,7 @@ def make_checkpoint(
     from benchmarker.checkpoints.base import Target
     from benchmarker.engines.external.llm_compressor import check_made, method_of, quantize
     from benchmarker.hardware.device import find_device
-    from benchmarker.quantization.load import find_checkpoint, prepare_checkpoint
+    from benchmarker.quantization.load import find_and_prepare
     from benchmarker.quantization.registry import loader_options
     from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint
 
@@ -212,8 +212,7 @@ def make_checkpoint(
     with quiet_libraries(verbose=verbose) as streams:
         terminal, found = Terminal(verbose=verbose, streams=streams), find_device(device)
         source = job.variant.model_copy(update={"quant": "fp16", "options": {}}) if method else job.variant
-        checkpoint = find_checkpoint(job.model, source, progress=terminal, device=found.torch_name)
-        checkpoint = prepare_checkpoint(checkpoint, source, job.model.dtype, found, terminal)
+        checkpoint = find_and_prepare(job.model, source, found, terminal)
         target, options = Target(found.torch_name, job.model.dtype), loader_options(job.variant)
         if output is not None and method:
             quantize(method, checkpoint, target, output, terminal)

@@ -290,11 +290,17 @@ def load_model(
     return loaded.model
 
 
+def find_and_prepare(
+    model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress, *, is_external: bool = False
+) -> Checkpoint:
+    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name, is_external=is_external)
+    return prepare_checkpoint(checkpoint, variant, model.dtype, device, progress)
+
+
 def prepare_and_load(
     model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress
 ) -> tuple[Loaded, Checkpoint]:
-    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
-    checkpoint = prepare_checkpoint(checkpoint, variant, model.dtype, device, progress)
+    checkpoint = find_and_prepare(model, variant, device, progress)
     target = Target(device.torch_name, model.dtype)
     return load_quantized(variant.quant, checkpoint, loader_options(variant), target, progress), checkpoint
 

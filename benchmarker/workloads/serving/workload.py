@@ -220,12 +220,10 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return why_no_generator() or (None if job.variant.url else SERVERS[job.variant.engine].why_not_installed())
 
     def prepare(self, job: ServingJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.load import find_checkpoint, prepare_checkpoint
+        from benchmarker.quantization.load import find_and_prepare
 
         if not job.variant.url:
-            model, variant, name = job.model, job.variant, device.torch_name
-            checkpoint = find_checkpoint(model, variant, progress=progress, device=name, is_external=True)
-            prepare_checkpoint(checkpoint, variant, model.dtype, device, progress)
+            find_and_prepare(job.model, job.variant, device, progress, is_external=True)
 
     def key_parts(self, job: ServingJob) -> dict[str, Any]:
         return {
