@@ -157,7 +157,7 @@ def check_timed_output(subject: Subject) -> Finding:
 
 
 def undisturbed(run: Callable[[], Result], is_late: Callable[[Result], bool]) -> tuple[Result, str | None]:
-    """Return a result of `run`, repeated while it is late and disturbed, and why the last try is both; None if not."""
+    """Return a result of `run`, and the last disturbance if all tries were late and disturbed, else None."""
     host = HostGauge(os.getpid())
     for _ in range(TRIES):
         host.read()
