@@ -153,6 +153,7 @@ def append_lines(folder: Path, lines: bytes) -> None:
 
 RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 SWEEP_FILE = "sweep.json"
+LOCK_OWNER = ".lock-owner"  # Exists while a sweep writes to the folder.
 
 
 @dataclass(frozen=True)

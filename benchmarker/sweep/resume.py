@@ -28,14 +28,13 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.config_io import find_config
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.record_io import SWEEP_FILE, UNFINISHED, read_record, write_atomically, write_record
+from benchmarker.schema.record_io import LOCK_OWNER, SWEEP_FILE, UNFINISHED, read_record, write_atomically, write_record
 
 if TYPE_CHECKING:
     from benchmarker.sweep.request import SweepRequest
     from benchmarker.sweep.sweep_state import Sweep
 
 LOCK = ".lock"
-OWNER = ".lock-owner"
 SET_ASIDE = ".set-aside"
 UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
 
@@ -90,7 +89,7 @@ class FoundRecord:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    owner_path, owner = folder / OWNER, ""
+    owner_path, owner = folder / LOCK_OWNER, ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)

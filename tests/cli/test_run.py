@@ -14,6 +14,7 @@ import pytest
 from benchmarker import Grid, ModelBenchmarker, Procedure, load_model
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
+from benchmarker.sweep.resume import locked
 from tests import records
 from tests.cli.test_cli import typed
 
@@ -64,6 +65,16 @@ def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_fold
     assert f"prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; {remedy}" in printed
     assert not list(cache_folder.rglob("*.safetensors"))
     assert not list((tmp_path / "results").glob("*"))
+
+
+def test_the_folder_of_a_running_sweep_is_refused(tmp_path: Path) -> None:
+    shape = ("--device", "cpu", "--prompt-tokens", 8, "--new-tokens", 4, "--output", tmp_path)
+    with locked(tmp_path):
+        code, printed = typed("run", "--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", *shape)
+    assert code == 2
+    assert "another sweep (process" in printed
+    assert "choose another folder with --output" in printed
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:

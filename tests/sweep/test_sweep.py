@@ -16,9 +16,9 @@ from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
-from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
+from benchmarker.schema.record_io import LOCK_OWNER, UNFINISHED, read_record, write_record
 from benchmarker.sweep.request import chosen, rounds_of
-from benchmarker.sweep.resume import LOCK, OWNER, SweepFile, locked
+from benchmarker.sweep.resume import LOCK, SweepFile, locked
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
@@ -353,13 +353,13 @@ def test_a_second_sweep_into_a_folder_is_refused_until_the_first_is_dead(tmp_pat
     holder.kill()
     holder.join()
     with locked(tmp_path):
-        assert (tmp_path / OWNER).read_text().startswith(f"process {os.getpid()} on ")
-    assert not (tmp_path / OWNER).exists()
+        assert (tmp_path / LOCK_OWNER).read_text().startswith(f"process {os.getpid()} on ")
+    assert not (tmp_path / LOCK_OWNER).exists()
 
 
 def test_an_abandoned_lock_file_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text('{"pid": 1')
-    (tmp_path / OWNER).write_text("process 1 on elsewhere")
+    (tmp_path / LOCK_OWNER).write_text("process 1 on elsewhere")
     with locked(tmp_path):
         pass
     with locked(tmp_path):
@@ -375,9 +375,9 @@ def test_an_abandoned_lock_file_is_taken_over(tmp_path: Path) -> None:
 )
 def test_a_refusal_names_the_process_that_holds_the_folder(tmp_path: Path, owner: str | None, words: str) -> None:
     with locked(tmp_path):
-        (tmp_path / OWNER).unlink()
+        (tmp_path / LOCK_OWNER).unlink()
         if owner:
-            (tmp_path / OWNER).write_text(owner)
+            (tmp_path / LOCK_OWNER).write_text(owner)
         with pytest.raises(ResultsError, match=words), locked(tmp_path):
             pass
 
