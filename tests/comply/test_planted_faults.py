@@ -2,6 +2,7 @@
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,29 +19,42 @@ from tests.faults.stage import Stage
 from tests.jobs import job_of
 
 GRID = {"prompt_tokens": [8], "new_tokens": [24]}
+GPU_GRID = {"prompt_tokens": [8], "new_tokens": [200]}
 GENERATE = EagerDecoder.generate
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @contextmanager
-def opened(quant):
-    job = job_of(model={"id": "qwen3-small", "dtype": "float32"}, form={"quant": quant}, grid=GRID, device="cpu")
+def opened(quant, device="cpu", engine="eager"):
+    job = job_of(
+        model={"id": "qwen3-small", "dtype": "float32" if device == "cpu" else "float16"},
+        form={"quant": quant, "engine": engine},
+        grid=GRID if device == "cpu" else GPU_GRID,
+        device=device,
+    )
     with run_checks.opened(job, ()) as subject:
         subject.generate(subject.own)
         yield subject
 
 
-@pytest.fixture(scope="module")
-def subject():
-    with opened("fp16") as subject:
+@pytest.fixture(scope="module", params=["cpu", ON_GPU])
+def subject(request):
+    with opened("fp16", request.param) as subject:
         yield subject
 
 
-def cached(answers):
+@pytest.fixture(scope="module", params=["compile", "native"])
+def captured(request):
+    with opened("fp16", "cuda", request.param) as subject:
+        yield subject
+
+
+def cached(answers, original=GENERATE):
     def generate(self, prompt_ids, new_tokens, *, context=None):
         start_ns = time.perf_counter_ns()
         key = tuple(prompt_ids), new_tokens
         if key not in answers:
-            answers[key] = GENERATE(self, prompt_ids, new_tokens).tokens
+            answers[key] = original(self, prompt_ids, new_tokens).tokens
         end_ns = time.perf_counter_ns()
         return clock.Generation(answers[key], start_ns, end_ns, end_ns, end_ns)
 
@@ -76,14 +90,39 @@ def test_a_faulty_generation_fails(subject, check, fault):
         assert check(subject).outcome == "failed"
 
 
-def test_a_clock_that_is_three_percent_fast_fails(subject):
+def assert_fast_clock_fails(subject):
     assert run_checks.check_clock(subject).outcome == "passed"
     fast = SimpleNamespace(perf_counter_ns=lambda: round(1.03 * time.perf_counter_ns()))
     with mock.patch.object(clock, "time", fast):
         assert run_checks.check_clock(subject).outcome == "failed"
 
 
-def test_a_quantized_model_that_is_unpacked_after_loading_fails():
+def test_a_clock_that_is_three_percent_fast_fails(subject):
+    assert_fast_clock_fails(subject)
+
+
+@pytest.mark.gpu
+def test_faults_of_captured_steps_fail(captured):
+    checks = run_checks.check_no_caching, run_checks.check_timed_output, run_checks.check_length
+    assert [check(captured).outcome for check in checks] == ["passed"] * 3
+    decoder = type(captured.source)
+    original = decoder.generate
+
+    def other_token(self, prompt_ids, new_tokens, *, context=None):
+        generation = original(self, prompt_ids, new_tokens)
+        return replace(generation, tokens=tuple(((row[0] + 1) % 1000, *row[1:]) for row in generation.tokens))
+
+    def token_too_few(self, prompt_ids, new_tokens, *, context=None):
+        return original(self, prompt_ids, new_tokens - 1)
+
+    for check, fault in zip(checks, (cached({}, original), other_token, token_too_few), strict=True):
+        with mock.patch.object(decoder, "generate", fault):
+            assert check(captured).outcome == "failed"
+    assert_fast_clock_fails(captured)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_a_quantized_model_that_is_unpacked_after_loading_fails(device):
     def unpacking(self, prompt_ids, new_tokens, *, context=None):
         for module in self.model.modules():
             if isinstance(module, torch.nn.Linear) and hasattr(module.weight, "dequantize"):
@@ -91,7 +130,7 @@ def test_a_quantized_model_that_is_unpacked_after_loading_fails():
                 module.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
         return GENERATE(self, prompt_ids, new_tokens)
 
-    with opened("int8") as subject:
+    with opened("int8", device) as subject:
         assert run_checks.check_weights(subject).outcome == "passed"
         with mock.patch.object(EagerDecoder, "generate", unpacking):
             subject.generate(subject.own)
