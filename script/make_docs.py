@@ -23,8 +23,8 @@ from benchmarker.cli.run_options import as_json
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.checkpoint_table import format_sheet
+from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.quantization.stored_packing import SCHEMES
 from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.base import Plain

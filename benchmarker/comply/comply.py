@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from benchmarker import __version__
 from benchmarker.comparison.results import results_of_records
 from benchmarker.comply.folder_checks import check_false_verdicts, check_order
-from benchmarker.comply.machine_checks import check_memory, check_planted_delay, check_power
+from benchmarker.comply.memory_check import check_memory
+from benchmarker.comply.planted_delay import check_planted_delay, check_power
 from benchmarker.comply.run_checks import CHECKS, OPENED
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import MISSING

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarker.core.errors import installed_version
 from benchmarker.core.tables import Column, Sheet
+from benchmarker.quantization.dummy_packing import COMPRESSED
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.quantization.stored_packing import COMPRESSED
 
 ANY = "CPUs, GPUs"
 FP8_GPU = "NVIDIA GPUs from compute capability 8.9"

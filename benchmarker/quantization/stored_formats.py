@@ -16,7 +16,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import ModelError, SpecError, UnsupportedError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
-from benchmarker.quantization.stored_packing import (
+from benchmarker.quantization.dummy_packing import (
     AUTOROUND_PACKING,
     COMPRESSED,
     COMPRESSED_PACKING,

@@ -10,7 +10,7 @@ import numpy
 import pytest
 import torch
 
-from benchmarker.comply import machine_checks, run_checks
+from benchmarker.comply import memory_check, planted_delay, run_checks
 from benchmarker.comply.folder_checks import check_order, false_share
 from benchmarker.engines.base import PrefillScores, Scores
 from benchmarker.hardware.device import CpuDevice, find_device
@@ -224,36 +224,36 @@ def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
         now_ns += 1_000
         return now_ns
 
-    monkeypatch.setattr(machine_checks, "time", SimpleNamespace(perf_counter_ns=tick, sleep=sleep))
+    monkeypatch.setattr(planted_delay, "time", SimpleNamespace(perf_counter_ns=tick, sleep=sleep))
     device = find_device("cpu")
-    assert [found.outcome for found in machine_checks.check_planted_delay(device)] == ["passed", "passed"]
+    assert [found.outcome for found in planted_delay.check_planted_delay(device)] == ["passed", "passed"]
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: None)
-    assert machine_checks.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
+    assert planted_delay.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
 
 
 def test_a_planted_delay_on_a_busy_machine_is_disturbed_unless_it_is_too_short(monkeypatch):
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: STEAL)
     monkeypatch.setattr(run_checks.HostGauge, "between", lambda *times: object())
     reported = iter([(0.006, 0.9)] * 5 + [(0.0048, 1 / 1.03)])
-    monkeypatch.setattr(machine_checks, "_delays", lambda *arguments: next(reported))
-    findings = machine_checks.check_planted_delay(find_device("cpu"))
+    monkeypatch.setattr(planted_delay, "_delays", lambda *arguments: next(reported))
+    findings = planted_delay.check_planted_delay(find_device("cpu"))
     assert [found.outcome for found in findings] == ["disturbed", "disturbed"]
     assert findings[0].text.endswith(f"(+20.0%); limit 2.5%; {STEAL}, in each of 5 tries")
-    findings = machine_checks.check_planted_delay(find_device("cpu"))
+    findings = planted_delay.check_planted_delay(find_device("cpu"))
     assert [found.outcome for found in findings] == ["failed", "passed"]
     assert not any("tries" in found.text for found in findings)
 
 
 def test_a_block_of_known_size_grows_the_memory_by_its_size(monkeypatch):
     device = find_device("cpu")
-    monkeypatch.setattr(machine_checks, "BLOCK_BYTES", 2**28)
-    found = machine_checks.check_memory(device)
+    monkeypatch.setattr(memory_check, "BLOCK_BYTES", 2**28)
+    found = memory_check.check_memory(device)
     assert (found.outcome, found.text[:20]) == ("passed", "0.25 GiB allocated; ")
     peak = CpuDevice.peak_memory
     monkeypatch.setattr(
         CpuDevice, "peak_memory", lambda self: replace(peak(self), growth_bytes=round(1.03 * peak(self).growth_bytes))
     )
-    assert machine_checks.check_memory(device).outcome == "failed"
+    assert memory_check.check_memory(device).outcome == "failed"
 
 
 def test_weights_that_were_unpacked_on_use_fail():
@@ -274,8 +274,8 @@ def test_weights_that_were_unpacked_on_use_fail():
 
 
 def test_power_and_false_verdicts():
-    assert machine_checks.check_power().outcome == "passed"
-    assert machine_checks.found_slower(0.003, seed=2, slower=1.0) == 0
+    assert planted_delay.check_power().outcome == "passed"
+    assert planted_delay.found_slower(0.003, seed=2, slower=1.0) == 0
     random_times = random.Random(3)
     logs = [random_times.gauss(0.5, 0.01) for _ in range(8)]
     assert false_share(logs, random.Random(1)) <= 0.05

@@ -21,7 +21,8 @@ from tests.jobs import job_of
 GRID = {"prompt_tokens": [8], "new_tokens": [24]}
 GPU_GRID = {"prompt_tokens": [8], "new_tokens": [200]}
 GENERATE = EagerDecoder.generate
-ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA or ROCm device")
+ON_GPU = pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS_GPU])
 
 
 @contextmanager
@@ -102,6 +103,7 @@ def test_a_clock_that_is_three_percent_fast_fails(subject):
 
 
 @pytest.mark.gpu
+@NEEDS_GPU
 def test_faults_of_captured_steps_fail(captured):
     checks = run_checks.check_no_caching, run_checks.check_timed_output, run_checks.check_length
     assert [check(captured).outcome for check in checks] == ["passed"] * 3

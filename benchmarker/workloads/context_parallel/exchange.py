@@ -24,7 +24,8 @@ from torch import Tensor
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.attention.attention_variants import Backend, open_sdpa
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.spec import KernelName, Order, spans_of
+from benchmarker.workloads.context_parallel.spec import KernelName
+from benchmarker.workloads.context_parallel.zigzag import Order, spans_of
 from benchmarker.workloads.operation.operation_call import Operation
 
 SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}

@@ -28,7 +28,7 @@ from benchmarker.measure.profile_repeat import trace_of, warm_up_profiler
 from benchmarker.profiling.chrome_trace import overlap_of
 from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, refuse_inaccurate
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel import spec
+from benchmarker.workloads.context_parallel import spec, zigzag
 from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, open_single, open_torch, open_ulysses, send
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, TensorDistance, WorkKind
 from benchmarker.workloads.context_parallel.ring import open_ring
@@ -56,7 +56,7 @@ class RankCall(NamedTuple):
 
 
 def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
-    spans = spec.spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
+    spans = zigzag.spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
     return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
 
 
@@ -75,7 +75,7 @@ def gather(results: operation_call.Results, plan: Plan) -> operation_call.Result
             dist.gather(own, shards or None, dst=0)
         chunks: list[tuple[tuple[int, int], Tensor]] = []
         for rank, rows in enumerate(shards):
-            spans = spec.spans_of(plan.order, rank, plan.ranks, own.shape[2] * plan.ranks)
+            spans = zigzag.spans_of(plan.order, rank, plan.ranks, own.shape[2] * plan.ranks)
             chunks += zip(spans, rows.chunk(len(spans), dim=2), strict=True)
         if chunks:
             full[name] = torch.cat([chunk for _, chunk in sorted(chunks, key=lambda entry: entry[0])], dim=2)

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from benchmarker.workloads.context_parallel.exchange import Pending, Plan, send
-from benchmarker.workloads.context_parallel.spec import KernelName, RingStep, Rows, steps_of
+from benchmarker.workloads.context_parallel.spec import KernelName
+from benchmarker.workloads.context_parallel.zigzag import RingStep, Rows, steps_of
 from benchmarker.workloads.operation.operation_call import Operation
 
 aten = torch.ops.aten

@@ -2,11 +2,6 @@
 
 A rank is one process with one GPU. Each rank holds `seq_len / ranks` positions of the sequence.
 
-contiguous: rank r holds chunk r of N equal chunks. With a causal mask it computes r + 1 blocks, so that all ranks wait
-for the last rank, which computes N: at most the share N / (2N - 1) of the GPUs is used. zigzag: rank r holds the chunks
-r and 2N - 1 - r of 2N equal chunks, an early chunk and a late chunk, so that all ranks have equal work (Llama 3, arXiv
-2407.21783, section 3.3.2; github.com/zhuzilin/ring-flash-attention).
-
 Importing this file needs no torch.
 """
 
@@ -21,6 +16,7 @@ from pydantic import Field
 from benchmarker.core.errors import DeviceError, SpecError, did_you_mean
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel.zigzag import Order
 from benchmarker.workloads.operation.operation_call import Kind
 from benchmarker.workloads.operation.spec import AttentionHeads, PassMode
 
@@ -102,41 +98,6 @@ def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> Attent
         dtype=subject.dtype,
         mode=mode,
     )
-
-
-Order = Literal["contiguous", "zigzag"]
-Rows = Literal["all", "early", "late"]  # All positions of a rank, or those of its early or late chunk.
-
-
-class RingStep(NamedTuple):
-    source: int  # Rank whose keys and values are used.
-    queries: Rows = "all"
-    keys: Rows = "all"
-    is_causal: bool = False  # True for a block on the diagonal. Other blocks have no mask.
-    is_hidden: bool = False  # True if the mask hides the whole block, which is then not computed.
-
-
-def spans_of(order: Order, rank: int, ranks: int, seq_len: int) -> list[tuple[int, int]]:
-    """Return the (first, end) positions of each chunk that a rank holds."""
-    chunks = [rank] if order == "contiguous" else [rank, 2 * ranks - 1 - rank]
-    length = seq_len // (len(chunks) * ranks)
-    return [(chunk * length, (chunk + 1) * length) for chunk in chunks]
-
-
-def steps_of(order: Order, rank: int, ranks: int) -> tuple[RingStep, ...]:
-    """Return the steps of a rank in a ring. Rank r uses the keys and values of rank r - s (mod ranks) in step s."""
-    steps = [RingStep(rank, is_causal=True)]
-    for number in range(1, ranks):
-        source = (rank - number) % ranks
-        if order == "contiguous":
-            steps.append(RingStep(source, is_hidden=source > rank))
-        elif source < rank:
-            # The source's early chunk precedes both chunks of `rank`, its late chunk follows them.
-            steps.append(RingStep(source, keys="early"))
-        else:
-            # Both chunks of the source follow the early chunk of `rank` and precede its late chunk.
-            steps.append(RingStep(source, queries="late"))
-    return tuple(steps)
 
 
 def most_of_ideal(ranks: int) -> float:

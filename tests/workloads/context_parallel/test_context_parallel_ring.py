@@ -10,7 +10,8 @@ import torch
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import sent_bytes
 from benchmarker.workloads.context_parallel.ring import Block, CpuFlash, Ring, merge, rows_of
-from benchmarker.workloads.context_parallel.spec import VARIANTS, most_of_ideal, spans_of, steps_of
+from benchmarker.workloads.context_parallel.spec import VARIANTS, most_of_ideal
+from benchmarker.workloads.context_parallel.zigzag import spans_of, steps_of
 
 ORDERS = ("contiguous", "zigzag")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.execution.jobs import make_job
+from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.quantization.stored_formats import compressed_scheme
-from benchmarker.quantization.stored_packing import SCHEMES
 from tests.loading import prepare
 
 LAYER = "model.layers.1.mlp.up_proj"

@@ -1,4 +1,4 @@
-"""Checks of this machine without a model: a planted delay on the real clock, memory, and simulated sweeps."""
+"""Checks without a model: a planted delay on the real clock, and the verdicts of simulated sweeps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import time
 from collections.abc import Sequence
 
 from benchmarker.comply.run_checks import undisturbed
-from benchmarker.core.formatting import gib
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.engines.base import TokenIds, TokenSource
-from benchmarker.hardware.device import Device, torch_device
-from benchmarker.hardware.gpu import DeviceMemory
+from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.comply_file import Finding, judged
@@ -25,7 +23,6 @@ ROUNDS = 5
 SWEEPS = 100
 TWIN_SLOWER = 1.03
 LEAST_FOUND = 95
-BLOCK_BYTES = 2**30
 ROUND_NOISE, LARGE_NOISE = 0.003, 0.01
 
 
@@ -99,30 +96,6 @@ def _delays(device: Device, random_times: random.Random, scale: float) -> tuple[
         plain[number] = decode_s(DELAY_S)
         twin[number] = decode_s(DELAY_S * TWIN_SLOWER)
     return statistics.median(plain.values()), paired_ratio(plain, twin).value
-
-
-def check_memory(device: Device) -> Finding:
-    """Check the growth that allocator, driver and operating system report for a block of 1 GiB."""
-    import torch
-
-    torch.ones(1, device=torch_device(device))  # Creates the CUDA context, whose memory must not count.
-    device.release()
-    on_device = DeviceMemory(device)
-    device.begin_growth()
-    device.reset_peak()
-    block = torch.ones(BLOCK_BYTES, dtype=torch.uint8, device=torch_device(device))
-    device.synchronize()
-    peak = device.peak_memory()
-    growths = {
-        "the allocator": peak.allocated_bytes,
-        "the operating system": peak.growth_bytes,
-        "the driver": on_device.growth_bytes(),
-    }
-    del block
-    ratios = {name: growth / BLOCK_BYTES for name, growth in growths.items() if growth is not None}
-    text = "; ".join(f"{ratio:.4f} of them by {name}" for name, ratio in ratios.items())
-    holds = bool(ratios) and all(abs(ratio - 1) <= WITHIN for ratio in ratios.values())
-    return judged("memory", f"{gib(BLOCK_BYTES)} allocated; {text}; limit {WITHIN:.1%}", holds=holds)
 
 
 def check_power() -> Finding:
