@@ -106,6 +106,7 @@ def test_int8_costs_less_than_either_form_in_four_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.by_hand
 def test_calibrated_gptq_beats_rounding_to_nearest_at_equal_bits_and_groups(in_four_bits: dict[str, Outcome]) -> None:
     # 32 windows cannot tell their perplexities apart: in pairs of windows they
     # differ by 1.7 and 1.3 standard errors.

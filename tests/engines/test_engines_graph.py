@@ -283,7 +283,8 @@ def test_every_form_makes_the_same_tokens_in_every_runtime(model_folder, quant: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["auto", pytest.param("torch", marks=pytest.mark.by_hand)])
+@pytest.mark.by_hand
+@pytest.mark.parametrize("kernel", ["auto", "torch"])
 def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_folder, kernel: str) -> None:
     # Its kernels know 16 bit only, so that the order of additions shows: 2 % of the largest logit.
     model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel=kernel).model

@@ -59,7 +59,10 @@ def test_a_captured_step_makes_the_tokens_of_generate_past_the_window_and_at_a_d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "capture"), [*((kind, Rerun()) for kind in KINDS[:4]), ("gpt_oss", None)])
+@pytest.mark.parametrize(
+    ("kind", "capture"),
+    [*((kind, Rerun()) for kind in KINDS[:4]), pytest.param("gpt_oss", None, marks=pytest.mark.by_hand)],
+)
 @pytest.mark.usefixtures("traced_only")
 def test_traced_layers_make_the_tokens_of_generate(kind: str, capture: Rerun | None) -> None:
     check_compiled_layers(kind, capture)

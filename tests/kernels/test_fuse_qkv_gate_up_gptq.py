@@ -4,7 +4,7 @@ Products of one row are made by the kernel's source on the processor; those of s
 """
 
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,18 @@ OUTPUTS = [128 + 2 * 64, 128, 2 * 256, 128]
 """Of the four products of a layer."""
 
 
+@pytest.fixture(scope="module")
+def loaded(shape_folder: Path) -> Any:
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchLinear, "optimize", lambda linear: None)
+        return load(shape_folder, "gptq", dtype="float16", dummy=True, kernel="torch").model
+
+
 @pytest.fixture
-def model(shape_folder: Path, without_compiling: None) -> Any:
-    return load(shape_folder, "gptq", dtype="float16", dummy=True, kernel="torch").model
+def model(loaded: Any, without_compiling: None) -> Any:
+    return deepcopy(loaded)
 
 
 def linears_of(model: Any) -> list[Any]:

@@ -5,6 +5,7 @@ What the GPU's own instructions make of it is tested on a GPU.
 
 from ctypes import CDLL
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,11 @@ class Case:
     are_scales_wide: bool = False
 
 
+def by_hand(case: Case) -> Any:
+    """Return a case of a kind that has another."""
+    return pytest.param(case, marks=pytest.mark.by_hand)
+
+
 @pytest.mark.parametrize(
     "case",
     [
@@ -42,21 +48,21 @@ class Case:
         Case(4, 1, 768, 96, Cut(256, 32, 5, 1), stages=3),
         Case(16, 33, 768, 64, Cut(128, 32, 4, 2), stages=3),
         # More tiles than programs: some are whole, others shared.
-        Case(8, 150, 320, 400, Cut(128, 32, 6, 2), stages=4, dtype=torch.bfloat16),
+        by_hand(Case(8, 150, 320, 400, Cut(128, 32, 6, 2), stages=4, dtype=torch.bfloat16)),
         Case(4, 70, 384, 224, Cut(128, 32, 4, 2), stages=3),
         Case(4, 97, 640, 288, Cut(256, 64, 3, 1), stages=2, dtype=torch.bfloat16),
-        Case(16, 100, 768, 304, Cut(256, 32, 3, 2), stages=4),
-        Case(4, 70, 256, 160, Cut(128, 32, 4, 6), stages=2),
+        by_hand(Case(16, 100, 768, 304, Cut(256, 32, 3, 2), stages=4)),
+        by_hand(Case(4, 70, 256, 160, Cut(128, 32, 4, 6), stages=2)),
         # Fewer chunks to share than programs.
         Case(8, 128, 256, 384, Cut(128, 32, 11, 1), stages=2),
         # A whole number of tiles for each program.
         Case(8, 128, 448, 256, Cut(256, 128, 1, 0), stages=3),
-        Case(16, 140, 512, 312, Cut(128, 128, 2, 0), stages=2),
+        by_hand(Case(16, 140, 512, 312, Cut(128, 128, 2, 0), stages=2)),
         # Three warp groups.
         Case(4, 70, 384, 352, Cut(192, 32, 4, 2), stages=3),
-        Case(16, 64, 512, 200, Cut(192, 64, 3, 2), stages=2),
+        by_hand(Case(16, 64, 512, 200, Cut(192, 64, 3, 2), stages=2)),
         # Tiles of 256 rows.
-        Case(8, 300, 256, 160, Cut(128, 256, 3, 1), stages=2),
+        by_hand(Case(8, 300, 256, 160, Cut(128, 256, 3, 1), stages=2)),
         Case(4, 520, 384, 256, Cut(128, 256, 4, 2), stages=3, dtype=torch.bfloat16),
         Case(16, 257, 512, 136, Cut(128, 256, 7, 4), stages=2),
         # More tiles are left than are made whole, and none is shared: some programs have one less.

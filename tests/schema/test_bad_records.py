@@ -34,6 +34,8 @@ VALUES = {
 COMMANDS = (("compare",), ("compare", "--format", "json"), ("explain",), ("explain", "--format", "json"), ("verify",))
 SHARE = 12
 """One value of so many for each field, chosen by a fixed seed; all of them take twelve times as long."""
+EVERY = 3
+"""One field of so many."""
 
 Place = tuple[str | int, ...]
 
@@ -89,7 +91,7 @@ def test_no_field_of_a_record_can_be_edited_into_a_traceback(tmp_path, folder):
     chance = random.Random(7)
     name, beside = SOURCES[folder]
     shutil.copy(REFERENCES / folder / beside, tmp_path / beside)
-    for number, place in enumerate(fields(folder)):
+    for number, place in enumerate(fields(folder)[::EVERY]):
         for what in chance.sample(sorted(VALUES), len(VALUES) // SHARE):
             (tmp_path / name).write_text(edited(REFERENCES / folder / name, place, VALUES[what]))
             try:
