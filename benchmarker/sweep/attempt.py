@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind, ResultsError
-from benchmarker.core.formatting import percent, slug
+from benchmarker.core.formatting import slug
 from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state, with_host_load
 from benchmarker.schema.job import Part
@@ -17,9 +17,9 @@ from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, is_repeated
+from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, judge_cells
 from benchmarker.sweep.sweep_plan import Task, without_given_up
-from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
+from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
 
 CELL_LIMIT_S = 1800.0
 """Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
@@ -50,7 +50,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Att
         fault = attempt.measure()
         is_measured = len(attempt.finished) == len(pending)
         decision = attempt.settle(fault, tries)
-        again, lost = _judge_cells(attempts, reruns)
+        again, lost = judge_cells(attempts, reruns)
         lost |= decision.failed if decision.is_final else {}
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
@@ -65,49 +65,6 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Att
             last = record.cells[-1]
             attempt.save(record.model_copy(update=_no_profile(last.error_kind, last.reason)))
     return attempts
-
-
-def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
-    """Return the last attempt's cells to be measured again, counted in `reruns`, and its lost cells with reasons."""
-    attempt, lost = attempts[-1], {}
-    measured, progress = attempt.measured.items(), attempt.progress
-    is_busy = progress.is_host_busy
-    again = [position for position, cell in measured if is_repeated(cell, reruns[position], is_host_busy=is_busy)]
-    reruns.update(again)
-    for position, cell in measured:
-        if position in again:
-            if cell.error_kind == "disturbed":
-                attempt.equipment.print_line(f"  {cell.reason}; measured again")
-            continue
-        is_disturbed = cell.status == "invalid" and cell.error_kind not in retries.LASTING
-        is_last = reruns[position] >= retries.RERUNS
-        value = (_least_disturbed(attempts, position, is_last=is_last) if is_disturbed else None) or cell
-        progress.live_table.add(attempt.variant, position, value)
-        if value.status != "ok":
-            lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
-    return again, lost
-
-
-def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
-    """Return the least disturbed try of a cell, by host load and never by its time; None if no try was disturbed.
-
-    This try is the round's value if its load is at most LARGEST_DISTURBANCE; otherwise the round is left out.
-    """
-    measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
-    tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
-    if not tries:
-        return None
-    best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
-    share = disturbance(cell.host_load)
-    why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
-    if share <= retries.LARGEST_DISTURBANCE:
-        outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
-        cell = best.accept(position)
-    else:
-        outcome = "the round is left out"
-        best.progress.left_out.add((best.variant, position, best.round))
-    best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
-    return cell
 
 
 class Attempt(Child):

@@ -140,7 +140,7 @@ def _sweep_file(
 
 
 def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
-    """Return the named variants in the config's order (all if none is named), and the folder among the words."""
+    """Return the names of the chosen variants, by default all, and the folder among the words. Raises SpecError."""
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not ("/" in others[0] or Path(others[0]).is_dir())):

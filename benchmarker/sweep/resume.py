@@ -153,9 +153,9 @@ def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) ->
 def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], is_watched: bool) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
-    Two GPUs of one model differ by more than many variants do, so a single GPU measures each round. An incomplete
-    round of a GPU that no worker has is measured again. If `is_watched`, a cell without the GPU's state is not used:
-    the sweep was killed before it could judge the cell.
+    Two GPUs of the same type differ by more than many variants do, so a single GPU measures each round. A round that
+    another GPU began and did not finish is measured again if no worker has that GPU. If `is_watched`, a cell without
+    the GPU's state is not used: the sweep was killed before it could judge the cell.
     """
     notes: list[str] = []
     found = list(_records_in(sweep, rounds, notes, is_watched=is_watched))

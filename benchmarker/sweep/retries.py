@@ -1,21 +1,25 @@
-"""Rules for a child that failed: which cells get the failure, and which cells the next process measures.
+"""Rules for cells that failed or were disturbed: which of them the next process measures again, and which try counts.
 
-A cell that crashed or timed out is tried once more; a cell that ran out of memory is not. A disturbed process is
-repeated. A fresh process measures the remaining cells, except those that are at least as large as a cell that ran out
-of memory.
+A cell that crashed or timed out is tried once more; a cell that ran out of memory is not, and neither are cells that
+are at least as large. A disturbed cell is measured again, up to RERUNS times; then the least disturbed try counts.
 """
 
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import CellStatus, ErrorKind, status_of
+from benchmarker.core.formatting import percent
+from benchmarker.hardware.monitor import disturbance
 from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.sweep.sweep_state import LAST_CELLS
 
 if TYPE_CHECKING:
+    from benchmarker.sweep.attempt import Attempt
     from benchmarker.sweep.child import ChildEnd, Phase
     from benchmarker.workloads.base import Workload
 
@@ -119,3 +123,46 @@ def _without_larger(
     fault = Fault(kind, f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory")
     pending = tuple(position for position in rest if position not in larger)
     return Decision(dict.fromkeys(larger, fault), pending, is_final=True)
+
+
+def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
+    """Return the last attempt's cells to be measured again, counted in `reruns`, and its lost cells with reasons."""
+    attempt, lost = attempts[-1], {}
+    measured, progress = attempt.measured.items(), attempt.progress
+    is_busy = progress.is_host_busy
+    again = [position for position, cell in measured if is_repeated(cell, reruns[position], is_host_busy=is_busy)]
+    reruns.update(again)
+    for position, cell in measured:
+        if position in again:
+            if cell.error_kind == "disturbed":
+                attempt.equipment.print_line(f"  {cell.reason}; measured again")
+            continue
+        is_disturbed = cell.status == "invalid" and cell.error_kind not in LASTING
+        is_last = reruns[position] >= RERUNS
+        value = (_least_disturbed(attempts, position, is_last=is_last) if is_disturbed else None) or cell
+        progress.live_table.add(attempt.variant, position, value)
+        if value.status != "ok":
+            lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
+    return again, lost
+
+
+def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
+    """Choose the disturbed try with the least host load, whatever its time; None if no try was disturbed.
+
+    Up to LARGEST_DISTURBANCE the try is saved as the round's value. Above it, the round is marked as left out.
+    """
+    measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
+    tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
+    if not tries:
+        return None
+    best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
+    share = disturbance(cell.host_load)
+    why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
+    if share <= LARGEST_DISTURBANCE:
+        outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
+        cell = best.accept(position)
+    else:
+        outcome = "the round is left out"
+        best.progress.left_out.add((best.variant, position, best.round))
+    best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
+    return cell
