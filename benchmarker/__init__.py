@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarker.report.compare import compare as compare
     from benchmarker.report.run_summary import read_record as read_record
     from benchmarker.schema.job import Procedure as Procedure
-    from benchmarker.workloads.generation.generation_step import ModelBenchmarker as ModelBenchmarker
+    from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker as ModelBenchmarker
     from benchmarker.workloads.generation.spec import Grid as Grid
 
 __version__ = "0.1.0"
@@ -25,7 +25,7 @@ _HOMES = {
     "BenchmarkerError": "core.errors",
     "Generator": "engines.generator",
     "Grid": "workloads.generation.spec",
-    "ModelBenchmarker": "workloads.generation.generation_step",
+    "ModelBenchmarker": "workloads.generation.source_benchmarker",
     "Procedure": "schema.job",
     "compare": "report.compare",
     "find_device": "hardware.device",

@@ -16,9 +16,9 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 46_640,
+    "lines outside kernels/": 46_677,
     "lines in kernels/": 4_523,
-    "files": 306,
+    "files": 308,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,
     "file names used twice": 0,

@@ -68,7 +68,7 @@ class CellKey:
 
 
 class Failure(NamedTuple):
-    """Failed process of a row that other processes measured."""
+    """A failed process of a row. Other processes of the row were measured."""
 
     round: int
     status: str

@@ -96,7 +96,7 @@ class TokenSource:
         return None
 
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
-        """Score a text by the libraries' own decode step. None if `is_library_step`, or if our kernels replaced it."""
+        """Score a text by the libraries' own decode step. None if `step_scores` runs it, or if it is replaced."""
         return None
 
     def generate(

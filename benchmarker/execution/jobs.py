@@ -208,7 +208,7 @@ def is_job_file(path: Path) -> bool:
 
 
 def with_origin(job: Job, environment: Environment, *, config: Path, config_sha256: str, commit: str | None) -> Job:
-    """Return the job with an origin: versions, environment, cell keys and file hashes, which its processes check."""
+    """Return the job with an origin: versions, environment, cell keys and file hashes, for the sweep's processes."""
     origin = Origin(
         config=str(config),
         # A saved job keeps the hash of the config from which it was made.

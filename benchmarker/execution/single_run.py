@@ -67,6 +67,7 @@ class Run(Session):
                     self._read(now=True)
                     cell: CellBase = measure_cell(
                         bench,
+                        before,
                         point,
                         self.job.procedure,
                         self.device,

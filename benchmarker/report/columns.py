@@ -100,7 +100,7 @@ def speed_up(rows: Sequence[Row]) -> Columns:
 
 
 def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
-    """Return a column of ratios to variant `named`; no column if it repeats the speed-ups. `is_bare`: no intervals."""
+    """Return a column of ratios to variant `named`, if given and unlike the speed-ups. `is_bare`: no intervals."""
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
 

@@ -213,7 +213,7 @@ class KernelUse(Plain):
 
 
 class ModuleKernel(Plain):
-    """Kernel of a decode step for the weights of modules of one kind."""
+    """The kernel by which a decode step uses the weights of one kind of module, such as the experts."""
 
     kind: ModuleKind
     kernel: str

@@ -16,6 +16,7 @@ from benchmarker.workloads.session import Bench
 
 def measure_cell(
     bench: Bench,
+    cell: Any,
     point: Any,
     procedure: Procedure,
     device: Device,
@@ -27,11 +28,11 @@ def measure_cell(
     """Return the measured cell. If memory runs out or the variant is unsupported, this is the cell's status.
 
     Args:
+        cell: The cell of the point, as `bench.cell` makes it.
         device_memory: Memory of the whole device before the model was loaded, to report its growth.
         after_each: Called after each repeat with its number from 1.
         after_warmup: Called after each warm-up.
     """
-    cell = bench.cell(point)
     kind: ErrorKind
     try:
         cell = cell.model_copy(update=dict(bench.correct(point)))

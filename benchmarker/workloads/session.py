@@ -92,7 +92,7 @@ class Judging(Generic[JobT, RecordT]):
         """Raise BenchmarkerError for unsuitable inputs, before anything is timed."""
 
     def form(self, job: JobT) -> str | None:
-        """Return a key; jobs with equal keys share one measurement of quality. None if the job requests none."""
+        """Return the key of the job's measurement of quality, which jobs with equal keys share; None without one."""
         raise NotImplementedError
 
     def words(self, job: JobT) -> str:

@@ -27,7 +27,7 @@ from benchmarker.engines.decoders.prefill_decode import likeliest_token, prefill
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
-from benchmarker.workloads.generation.generation_step import ModelBenchmarker
+from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker
 from benchmarker.workloads.generation.spec import Point
 
 

@@ -88,7 +88,7 @@ def test_each_function_in_the_calls_of_a_run_is_called_by_a_function_above_it():
     for number, (_, name) in enumerate(calls[2:], start=2):
         word = name.rpartition(".")[2]
         assert any(re.search(rf"\b{word}[(,]", source) for source in sources[:number]), name
-    assert len(calls) == 21
+    assert len(calls) == 20
 
 
 def test_the_schema_names_every_field_of_a_record():

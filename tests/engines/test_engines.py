@@ -13,7 +13,7 @@ from benchmarker.engines.decoders.prefill_decode import cache_length
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.job import Procedure
-from benchmarker.workloads.generation.generation_step import ModelBenchmarker
+from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 from tests.hardware.test_host_load import COMPILING, ToldLoads
 

@@ -20,7 +20,7 @@ from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
 from benchmarker.schema.job import Procedure
-from benchmarker.workloads.generation.generation_step import SourceBenchmarker
+from benchmarker.workloads.generation.source_benchmarker import SourceBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 from tests.jobs import job_of
 

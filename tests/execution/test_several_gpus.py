@@ -32,7 +32,8 @@ def job_on(model, gpus, folder, **form):
 
 
 def cell_of(run, bench):
-    return measure_cell(bench, run.job.grid.points()[0], run.job.procedure, run.device)
+    point = run.job.grid.points()[0]
+    return measure_cell(bench, bench.cell(point), point, run.job.procedure, run.device)
 
 
 def measured(*asked):

@@ -63,7 +63,7 @@ def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Captu
 
 
 class StaticCacheDecoder(TorchDecoder):
-    """Decoder with a fixed KV cache. If `capture` is given, its decode step is captured as a graph."""
+    """Decoder with a fixed KV cache. With `capture`, the decode step is captured as a graph."""
 
     def __init__(
         self, step: LibraryStep, device: Device, *, capture: Capture | None, captured_prefill: bool = False

@@ -20,7 +20,7 @@ LSE_BYTES = 4  # Bytes of the log-sum-exp of one row (float32), which the forwar
 
 
 def attention_flops(shape: AttentionShape, *, value_dim: int | None = None) -> tuple[int, int]:
-    """Return the FLOPs of the forward pass and of the backward pass. `value_dim`: head_dim by default."""
+    """Return the FLOPs of the forward and of the backward pass. `value_dim`: width of a value head, if not head_dim."""
     widths = shape.head_dim + (value_dim or shape.head_dim)
     forward = 2 * shape.batch_size * shape.heads * allowed_pairs(shape) * widths
     return forward, round(BACKWARD_FLOPS * forward)

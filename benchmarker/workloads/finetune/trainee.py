@@ -66,7 +66,7 @@ class Trainee:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def loss(self, ids: Tensor) -> Tensor:
-        """Return the mean cross entropy per predicted token of ids, [batch, length], with its graph."""
+        """Return the mean cross entropy per predicted token, with its autograd graph. `ids`: [batch, length]."""
         recipe = self.recipe
         # With autocast, products use the model's type, also for float32 operands.
         is_autocast = recipe.prepare == "autocast" or (recipe.prepare == "keep" and recipe.train == "lora")
@@ -218,7 +218,7 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
 
 
 def frozen_sha256(trainee: Trainee) -> str | None:
-    """Return a hash of the frozen weights, which detects every change of a single number; None if all are trained."""
+    """Return a hash that changes if any one number of the frozen weights changes; None if all are trained."""
     if trainee.recipe.train == "full":
         return None
     digest = hashlib.sha256()

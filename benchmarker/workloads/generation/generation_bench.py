@@ -32,9 +32,9 @@ from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_wor
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.generation_job import refuse_too_large
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
-from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
+from benchmarker.workloads.generation.source_benchmarker import SourceBenchmarker
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.session import Session, refuse_other_commit, tried
 

@@ -27,9 +27,9 @@ from benchmarker.workloads.generation.generation_bench import (
     count_kernels_per_token,
     profile_generation,
 )
-from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.prompts import Prompt
 from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun
 from tests.fakes import FakeDevice

@@ -15,8 +15,8 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.architecture import DESCRIBED, Architecture
 from benchmarker.workloads.generation.expert_routing import experts_per_step
-from benchmarker.workloads.generation.generation_step import ModelBenchmarker, SourceBenchmarker
 from benchmarker.workloads.generation.read_architecture import describe
+from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker, SourceBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 from tests.architectures import ARCHITECTURES, small_model
 from tests.counted import cache_tensors, counted_step

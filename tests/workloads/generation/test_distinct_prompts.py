@@ -22,9 +22,9 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.logs.log_runs import find_runs
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_job import cell_fields
-from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.workloads.generation.source_benchmarker import SourceBenchmarker
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.generation.workload import WORKLOAD
 from tests.cli.test_cli import typed

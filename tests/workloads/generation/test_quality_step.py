@@ -25,8 +25,8 @@ from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.generation_bench import LastCell, after_timing, check_step
-from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.reading.quality_tables import STEP_COLUMNS, step_caption
+from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun, model
 from tests.records import record, rounds

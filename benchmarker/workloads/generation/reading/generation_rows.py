@@ -290,7 +290,7 @@ def _limits(good: Good) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Energy of one row from all processes, in joules of the whole board."""
+    """Energy of a row, over all its processes, in joules of the whole GPU board."""
 
     per_token: Estimate  # Joules per token, idle power included; interval from the measured windows.
     net_per_token_j: float | None  # Joules per token above the idle power.

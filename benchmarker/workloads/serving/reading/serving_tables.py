@@ -1,4 +1,4 @@
-"""Columns and header of serving."""
+"""Columns and header lines of the tables of serving."""
 
 from __future__ import annotations
 

@@ -105,6 +105,7 @@ class SourceBenchmarker(Bench):
         for point in grid.points():
             cell: GenerationCell = measure_cell(
                 self,
+                self.cell(point),
                 point,
                 procedure or Procedure(),
                 self.device,
