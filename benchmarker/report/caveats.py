@@ -150,14 +150,23 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
 
 def reference_note(rows: Sequence[Row]) -> list[str]:
     """Return `["Speed-up is relative to fp16."]`; an empty list if no row has a speed-up."""
-    references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
-    if not references:
-        return []
+    sweeps: dict[str, list[str]] = defaultdict(list)
+    for sweep in dict.fromkeys(row.sweep for row in rows if row.speed_up):
+        sweeps[_reference_words([row for row in rows if row.sweep == sweep])].append(sweep)
+    if len(sweeps) > 1:
+        return [f"Speed-up is relative to {listed(f'{words} in {listed(of)}' for words, of in sweeps.items())}."]
     within = " of the same sweep" if any(row.sweep for row in rows) else ""
-    if len(references) == 1:
-        return [f"Speed-up is relative to {plain_line(*references)}{within}."]
-    workload = workload_of(rows[0].workload)
-    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}{within}."]
+    return [f"Speed-up is relative to {words}{within}." for words in sweeps]
+
+
+def _reference_words(rows: Sequence[Row]) -> str:
+    """Return the name of the only reference of these rows, or the property that a row shares with its reference."""
+    references = {row.speed_up.reference for row in rows if row.speed_up}
+    references |= {row.name_in_sweep for row in rows if row.is_reference and row.pace}
+    if len(references) > 1:
+        workload = workload_of(rows[0].workload)
+        return f"the {workload.baseline_noun} in the same {workload.surroundings_noun}"
+    return plain_line(references.pop())
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:

@@ -117,9 +117,10 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
 
 
 def changes(rows: Sequence[Row]) -> Columns:
-    """Return the column of ratios to the same variant in the first sweep; no column for a single sweep."""
-    first = next((row.sweep for row in rows), "")
-    if not first:
+    """Return the column of ratios to the same variant in the first sweep; no column if no row has such a ratio."""
+    sweeps = {row.variant: row.sweep for row in rows}
+    first = next((sweeps[row.change.reference] for row in rows if row.change), None)
+    if first is None:
         return []
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of the same variant in {first}"
     column = _ratio_column(f"vs {first}", lambda row: with_verdict(row.change), lambda row: _number(row.change), help)
