@@ -268,8 +268,11 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
     return Sheet(LIMITS_TITLE, columns, measured, (note,))
 
 
-def first_table(ranking: Ranking) -> Sheet:
-    """Return the table of the ranking's rows, with at most nine columns and the leader in bold."""
+def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
+    """Return the table of the ranking's rows, with at most nine columns and the leader in bold.
+
+    `without_why`: note of a table in which no row has a reason for its speed.
+    """
     rows = ranking.rows
     leader = ranking.leader.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
@@ -298,6 +301,7 @@ def first_table(ranking: Ranking) -> Sheet:
         help = "largest avoidable part of the time"
         columns.append(Column("why", lambda row: re.split(" and | or ", row.bound_by or MISSING)[0], "left", help=help))
     notes = reference_note(rows)
+    notes += [without_why] if without_why and not any(row.bound_by for row in rows) else []
     if any(row.speed_up and row.speed_up.ratio.low is not None for row in rows):
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
     notes += withheld_notes(rows)

@@ -69,14 +69,16 @@ class StepDivergence(Plain):
         """`equal`: rounding alone. `wrong`: more than any rounding. `cache`: the cost of a quantized cache."""
         if self.of_cache:
             return "cache"
-        if self.kl_mean > (ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
+        if self.kl_mean > max(self.expected, ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
             return "wrong"
         return "differs" if self.kl_mean > self.expected else "equal"
 
 
 STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
 STEP_FACTOR = 5  # Ratio of a step's divergence to that of the library's own step, up to which it counts as rounding.
-STEP_WRONG = 0.01  # Divergence, in nats, above which a step is wrong: about the whole loss of a 4-bit quantization.
+STEP_WRONG = 0.01
+"""Divergence, in nats, above which a step is wrong unless the library's own step diverges as well: about the whole loss
+of a 4-bit quantization."""
 ENGINE_STEP_WRONG = 0.1
 """Limit for an external engine. llama.cpp's step rounds activations to 8 bits: 0.0116 in Q4_0 (random Qwen3-4B)."""
 
