@@ -348,7 +348,7 @@ def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
 
 
 class Drift(NamedTuple):
-    """Trend of the latency over the measurement that all variants share."""
+    """Trend of the latency over the whole measurement, a common slope of all variants."""
 
     change: float  # Relative change of the latency over the whole time: 0.02 is 2 % slower at the end.
     span_s: float

@@ -147,10 +147,6 @@ class Quality(Plain):
     extra_bytes: Whole | None
 
     @property
-    def is_reference(self) -> bool:
-        return self.is_baseline and self.path == "forward"
-
-    @property
     def is_silent(self) -> bool:
         return self.against.kl_mean < SILENT_KL
 
@@ -224,14 +220,17 @@ INDISTINGUISHABLE = "indistinguishable"
 def quality_line(quality: Quality) -> str:
     against = quality.against
     sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
-    if not quality.is_reference:
+    if quality.is_baseline:
+        sentences.append(f"noise floor {significant(quality.against.kl_mean, 3)}")
+    else:
         sentences += [
             f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
             f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "
             f"99 % {significant(against.kl_99, 3)}",
             f"same top token {percent(against.same_top, places=1)}",
+            f"the baseline's forward, run twice, {significant(quality.noise.kl_mean, 3)}",
         ]
-    return ", ".join([*sentences, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+    return ", ".join([*sentences, f"{quality.seconds:.1f} s"])
 
 
 def step_line(checked: StepDivergence) -> str:
