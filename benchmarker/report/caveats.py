@@ -94,7 +94,8 @@ def _procedure(records: Sequence[RunRecord]) -> str:
             # The disturbed cells of a round were measured again in another process.
             rounds[record.variant.name].add(record.moment if record.sweep else record.run_id)
     least, most = min(map(len, rounds.values())), max(map(len, rounds.values()))
-    many = f"{least} to {most} processes" if least != most else plural(least, "process", "processes")
+    many = plural(most, "process", "processes")
+    many = many if least == most else f"{least} to {many}" if least else f"at most {many}"
     fork = "one process per round imports the libraries; each variant is a fork of it"
     forks = in_brackets(fork if any(record.forked for record in records) else "")
     runs = each(records, lambda record: str(record.procedure.get("runs", "")))
