@@ -67,6 +67,8 @@ def generate(
     if (first := next(texts, None)) is None:
         raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
     generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
+    if engine in ("compile", "native"):
+        print(f"compiling the step of {engine} for the first text, which can take minutes", file=sys.stderr, flush=True)
     for text in chain([first], texts):
         for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
             print(piece, end="", flush=stream)

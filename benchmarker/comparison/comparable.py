@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarker.comparison.rows import CellKey, Circumstance, keys_of
+from benchmarker.comparison.rows import CellKey, Circumstance, cell_of, keys_of
 from benchmarker.core.errors import COMPUTING, ResultsError
 from benchmarker.core.formatting import plural
 from benchmarker.core.tables import plain_line
@@ -129,10 +129,12 @@ def named_variants(
     """
     by_name = circumstances(records[0].workload)
     fields = [difference.field for difference in differences if difference.field in by_name]
+    form_fields = dict.fromkeys(field for record in records for field in record.form)  # `gpus` is only in some forms.
     variants: dict[Identity, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: (record.moment, record.started_at)):
         values = tuple(by_name[field](record) for field in fields)
-        variants.setdefault((record.variant.name, values, tuple(record.form.values())), []).append(record)
+        form = tuple(record.form.get(field, "unset") for field in form_fields)
+        variants.setdefault((record.variant.name, values, form), []).append(record)
     ordered = list(variants)
     if all(record.sweep is None for record in records):
         families = list(dict.fromkeys(members[0].family for members in variants.values()))
@@ -193,7 +195,8 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
         by_name[record.variant.name].append(record)
     differences = []
     for name, members in by_name.items():
-        values = {field: Counter(record.form[field] for record in members) for field in members[0].form}
+        fields = dict.fromkeys(field for record in members for field in record.form)
+        values = {field: Counter(record.form.get(field, "unset") for record in members) for field in fields}
         by_cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
         for record in members:
             by_cells[record.environment.device.name, *keys_of(record)].append(record)
@@ -207,6 +210,25 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
             if len(counts) > 1
         ]
     return differences
+
+
+def kept_apart(records: Sequence[RunRecord], key: CellKey) -> dict[str, Circumstance]:
+    """Return the properties, such as `threads`, that differ between these records of one form so that they do not
+    compare in the cell `key`."""
+    choices = records[0].choices
+    properties: dict[str, Circumstance] = {
+        **circumstances(records[0].workload, records),
+        **{name: partial(_choice, name) for name in choices},
+        "inputs_sha256": lambda record: (getattr(cell_of(record, key), "inputs_sha256", None) or "unknown")[:12],
+    }
+    values = {name: {*map(value_of, records)} for name, value_of in properties.items()}
+    for name in (*OPTIONAL, *choices):
+        values[name].discard(None)
+    return {name: value_of for name, value_of in properties.items() if len(values[name]) > 1}
+
+
+def _choice(name: str, record: RunRecord) -> str | None:
+    return record.choices.get(name)
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:

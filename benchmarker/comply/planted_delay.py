@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from benchmarker.comply.run_checks import undisturbed
+from benchmarker.comply.run_checks import repeated
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.engines.base import TokenIds, TokenSource
 from benchmarker.hardware.device import Device
@@ -57,9 +57,9 @@ def check_planted_delay(device: Device, *, scale: float = 1.0) -> list[Finding]:
     Args:
         scale: Factor of the true delays; a test simulates a wrong clock with it.
     """
-    (reported_s, ratio), disturbance = undisturbed(
+    (reported_s, ratio), disturbance = repeated(
         lambda: _delays(device, random.Random(SEED), scale),
-        lambda found: found[0] > DELAY_S * (1 + WITHIN) or abs(found[1] * TWIN_SLOWER - 1) > WITHIN,
+        lambda found: found[0] <= DELAY_S * (1 + WITHIN) and abs(found[1] * TWIN_SLOWER - 1) <= WITHIN,
     )
     error, end = reported_s / DELAY_S - 1, f"; {disturbance}" if disturbance else ""
     return [

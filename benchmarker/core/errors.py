@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -158,7 +160,8 @@ COMPUTING = (
     "triton-rocm",
 )
 """Packages whose code runs while a model is loaded or generates."""
-OWN_NAME = "benchmarker"
+OWN_NAME, DISTRIBUTION = "benchmarker", "llm-quant-benchmarker"
+CHECKOUT = Path(__file__).parents[2]
 
 
 def installed_version(package: str) -> str | None:
@@ -169,7 +172,12 @@ def installed_version(package: str) -> str | None:
 
 
 def install_hint(extra: str) -> str:
-    return f"pip install -e '.[{extra}]' in benchmarker's folder"
+    """Return the command that installs an extra: in a checkout by its name, else by its requirements."""
+    if CHECKOUT.joinpath("pyproject.toml").exists():
+        return f"pip install -e '.[{extra}]' in benchmarker's folder"
+    lines = metadata.requires(DISTRIBUTION) or []
+    wanted = [line.partition(";")[0].strip() for line in lines if re.search(f"extra == ['\"]{extra}['\"]", line)]
+    return f"pip install {shlex.join(wanted)}"
 
 
 @contextmanager

@@ -200,7 +200,7 @@ class Timed:
 def timed_profile(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
     profiled = next((record for record in records if record.profile and record.last_good is not None), None)
     if profiled is None or profiled.profile is None or profiled.last_good is None:
-        return NotExplained(name, why_no_profile(records))
+        return NotExplained(name, f"no profile ({why_no_profile(records)})")
     cell = profiled.cells[profiled.last_good]
     return Timed(
         record=profiled,
@@ -211,5 +211,10 @@ def timed_profile(name: str, records: Sequence[RunRecord]) -> Timed | NotExplain
 
 
 def why_no_profile(records: Sequence[RunRecord]) -> str:
-    reason = next((record.no_profile.reason for record in records if record.no_profile), None)
-    return reason or "it has no profile: left out, or the run ended before it"
+    for record in sorted(records, key=lambda record: record.last_good is None):
+        if record.no_profile:
+            return record.no_profile.reason
+        if record.profile and record.cells:
+            # A stopped sweep keeps the profile of its last attempt, even if all cells are invalid.
+            return f"discarded: {record.cells[-1].reason or record.cells[-1].status}"
+    return "left out, or the run ended before it"

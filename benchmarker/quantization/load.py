@@ -49,7 +49,8 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
     return LoadFacts(
         load_s=load_s,
         quantize_s=quantize_s,
-        peak_bytes=peak_bytes,
+        # A process grows by less than its weights if it uses freed pages again; its peak is then not known.
+        peak_bytes=peak_bytes if peak_bytes and peak_bytes >= stored_bytes else None,
         weight_bytes=stored_bytes,
         parameters=parameters,
         bits_per_weight=8 * stored_bytes / parameters,

@@ -40,7 +40,7 @@ from benchmarker.report.columns import (
     speed_up,
     whole_call,
 )
-from benchmarker.report.explanations import reasons
+from benchmarker.report.explanations import reasons, without_why
 from benchmarker.schema.comply_file import comply_lines
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import Collected, collect, side_paths
@@ -187,7 +187,9 @@ def whole(results: Results) -> list[Block]:
     return [*blocks, bullets([*caveats_of(results, is_whole=True), *left_out(results)])]
 
 
-def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
+def brief(
+    results: Comparison, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None
+) -> list[Block]:
     """Return the output without `--all`. `recommendation` replaces the answer, and `sheet` replaces the first table."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
@@ -196,7 +198,7 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     return [
         "\n".join([*forced(results), *lines]),
         where(results),
-        sheet or first_table(ranking),
+        sheet or first_table(ranking, without_why(results.explained)),
         *([other_sheet] if other_sheet else []),
         bullets(budget_lines(recommendation) if recommendation else []),
         bullets(remarks_of(results, is_brief=True)),

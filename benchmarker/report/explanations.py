@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.results import lines_by_sweep
 from benchmarker.comparison.rows import cell_words, listed
-from benchmarker.core.formatting import MISSING, percent, rate
-from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
+from benchmarker.core.formatting import MISSING, percent, plural, rate
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, code, plain_line
 from benchmarker.explain.explain import Explanation, part_names
 from benchmarker.explain.phases import Ceiling
 from benchmarker.explain.verdict import gain_words, share_words
@@ -65,6 +65,14 @@ def _why_not(unexplained: NotExplained) -> str:
     if unexplained.allows:
         return f"is {unexplained.allows}."
     return f"is not explained: {plain_line(unexplained.why, longest=300)}."
+
+
+def without_why(explanations: Sequence[Explanation | NotExplained]) -> str:
+    """Return the note of a table without the column `why`: the reason why its variants are not explained."""
+    causes = list(dict.fromkeys(each.why for each in explanations if isinstance(each, NotExplained)))
+    cause = causes[0] if causes else "the profiled cells are not in this table"
+    others = f"; {plural(len(causes) - 1, 'more reason', 'more reasons')}: {code('benchmarker explain')}"
+    return f"No column why: {plain_line(cause, longest=300)}{others if causes[1:] else ''}."
 
 
 def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ...]:

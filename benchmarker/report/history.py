@@ -1,13 +1,19 @@
-"""Speed of one variant over its saved runs: a table for each device and cell, with a row for each sweep."""
+"""Speed of one variant over its saved runs: tables with a row for each sweep.
+
+Runs that `compare` would refuse to pool are in different tables, or in different rows that show the property.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarker.comparison.comparable import kept_apart
 from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of, shown_value
+from benchmarker.comparison.rows import CellKey, Circumstance, Row, cell_words, keys_of, shown_value
 from benchmarker.core.errors import ResultsError, near_miss
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, plain_line
@@ -16,6 +22,7 @@ from benchmarker.schema.record_io import Collected
 
 DATE_LENGTH = 16
 COMMIT_LENGTH = 7
+File = tuple[Path, RunRecord]
 
 
 @dataclass(frozen=True)
@@ -28,25 +35,37 @@ class Past:
 
 
 def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
-    """Return a table for each device and cell, the oldest run first. Raises ResultsError for an unknown variant."""
-    runs: dict[tuple[str, str], list[tuple[Path, RunRecord]]] = defaultdict(list)
-    for path, record in collected.files:
-        if record.variant.name == variant:
-            runs[record.workload, record.sweep or record.run_id].append((path, record))
-    if not runs:
-        near = near_miss(variant, {record.variant.name for record in collected.records})
+    """Return a table for each model, device, form and cell, the oldest run first. Raises ResultsError."""
+    names = {record.variant.name for record in collected.records}
+    if variant not in names:
+        near = near_miss(variant, names)
         hint = f"did you mean '{near}'?" if near else "`benchmarker history` lists the variants"
         raise ResultsError(f"history {variant}: no record of that variant; {hint}")
-    groups: dict[tuple[str, CellKey], list[Past]] = defaultdict(list)
-    for members in runs.values():
-        records = sorted((record for _, record in members), key=lambda record: record.started_at)
-        model = getattr(getattr(records[0], "model", None), "id", "")
-        subject = ", ".join(filter(None, map(plain_line, (model, records[0].environment.device.name))))
-        for key in dict.fromkeys(key for record in records for key in keys_of(record)):
-            row = make_row(variant, key, records)
-            if row.pace:
-                groups[subject, key].append(Past(row, records[0], members[0][0].parent))
-    return [_sheet(subject, key, groups[subject, key]) for subject, key in sorted(groups)]
+    groups: dict[tuple[tuple[str, ...], CellKey], list[File]] = defaultdict(list)
+    for path, record in sorted(collected.files, key=lambda file: file[1].started_at):
+        if record.variant.name == variant:
+            subject = (record.workload, record.subject_name, record.environment.device.name, *record.form.values())
+            for key, cell in zip(keys_of(record), record.cells, strict=True):
+                if cell.status == "ok":
+                    groups[subject, key].append((path, record))
+    sheets = []
+    for subject, key in sorted(groups):
+        properties = kept_apart([record for _, record in groups[subject, key]], key)
+        if pasts := list(_pasts(groups[subject, key], key, properties)):
+            sheets.append(_sheet(subject, pasts, properties))
+    return sheets
+
+
+def _pasts(files: Sequence[File], key: CellKey, properties: Mapping[str, Circumstance]) -> Iterator[Past]:
+    runs: dict[tuple[str | None, ...], list[File]] = defaultdict(list)
+    for path, record in files:
+        values = (value_of(record) for value_of in properties.values())
+        runs[record.sweep or record.run_id, *values].append((path, record))
+    for run in runs.values():
+        path, first = run[0]
+        row = make_row(first.variant.name, key, [record for _, record in run])
+        if row.pace:
+            yield Past(row, first, path.parent)
 
 
 def variants_sheet(collected: Collected) -> Sheet:
@@ -71,8 +90,20 @@ def _disturbances(past: Past) -> str:
     return ", ".join(flag.replace("_", " ") for flag in past.row.flags if flag in DISTURBING)
 
 
-def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
-    metric = runs[0].row.ranking
+def _property_column(name: str, value_of: Circumstance, pasts: Sequence[Past]) -> Column[Past]:
+    """Return the column of a property without the parts, separated by commas or semicolons, that all values share."""
+
+    def parts_of(past: Past) -> list[str]:
+        return re.split("[,;] ", value_of(past.record) or MISSING)
+
+    shared = set.intersection(*({*parts_of(past)} for past in pasts))
+    return Column(
+        name, lambda past: ", ".join(part for part in parts_of(past) if part not in shared) or MISSING, "left"
+    )
+
+
+def _sheet(subject: Sequence[str], pasts: Sequence[Past], properties: Mapping[str, Circumstance]) -> Sheet:
+    row, metric = pasts[0].row, pasts[0].row.ranking
     columns = [
         Column[Past]("when", lambda past: _minute(past.record.started_at), "left"),
         Column[Past](
@@ -82,11 +113,13 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
             is_more_better=metric.better == "higher",
         ),
         Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),
+        *(_property_column(name, value_of, pasts) for name, value_of in properties.items() if name != "torch"),
         Column[Past]("torch", lambda past: past.record.environment.packages.get("torch", MISSING), "left"),
         Column[Past]("commit", lambda past: (past.record.environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
         Column[Past]("folder", lambda past: str(past.folder), "left"),
     ]
-    if any(map(_disturbances, runs)):
+    if any(map(_disturbances, pasts)):
         columns.insert(2, Column[Past]("conditions", _disturbances, "left"))
-    title = f"{runs[0].row.variant} at {cell_words(key)}: {subject}, {plural(len(runs), 'run', 'runs')}"
-    return Sheet(title, columns, sorted(runs, key=lambda past: past.record.started_at))
+    words = [plain_line(word) for word in dict.fromkeys(subject) if word not in (row.variant, "no options")]
+    title = f"{row.variant} at {cell_words(row.cell)}: {', '.join(words)}, {plural(len(pasts), 'run', 'runs')}"
+    return Sheet(title, columns, pasts)

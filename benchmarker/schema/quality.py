@@ -69,14 +69,16 @@ class StepDivergence(Plain):
         """`equal`: rounding alone. `wrong`: more than any rounding. `cache`: the cost of a quantized cache."""
         if self.of_cache:
             return "cache"
-        if self.kl_mean > (ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
+        if self.kl_mean > max(self.expected, ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
             return "wrong"
         return "differs" if self.kl_mean > self.expected else "equal"
 
 
 STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
 STEP_FACTOR = 5  # Ratio of a step's divergence to that of the library's own step, up to which it counts as rounding.
-STEP_WRONG = 0.01  # Divergence, in nats, above which a step is wrong: about the whole loss of a 4-bit quantization.
+STEP_WRONG = 0.01
+"""Divergence, in nats, above which a step is wrong unless the library's own step diverges as well: about the whole loss
+of a 4-bit quantization."""
 ENGINE_STEP_WRONG = 0.1
 """Limit for an external engine. llama.cpp's step rounds activations to 8 bits: 0.0116 in Q4_0 (random Qwen3-4B)."""
 
@@ -143,10 +145,6 @@ class Quality(Plain):
     seconds: Number
     file_bytes: Whole
     extra_bytes: Whole | None
-
-    @property
-    def is_reference(self) -> bool:
-        return self.is_baseline and self.path == "forward"
 
     @property
     def is_silent(self) -> bool:
@@ -222,14 +220,17 @@ INDISTINGUISHABLE = "indistinguishable"
 def quality_line(quality: Quality) -> str:
     against = quality.against
     sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
-    if not quality.is_reference:
+    if quality.is_baseline:
+        sentences.append(f"noise floor {significant(quality.against.kl_mean, 3)}")
+    else:
         sentences += [
             f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
             f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "
             f"99 % {significant(against.kl_99, 3)}",
             f"same top token {percent(against.same_top, places=1)}",
+            f"the baseline's forward, run twice, {significant(quality.noise.kl_mean, 3)}",
         ]
-    return ", ".join([*sentences, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+    return ", ".join([*sentences, f"{quality.seconds:.1f} s"])
 
 
 def step_line(checked: StepDivergence) -> str:

@@ -164,6 +164,14 @@ def test_one_name_for_two_forms_is_refused(tmp_path):
     assert "options of variant 'gptq' is group_size=128 in 1 record and group_size=32 in 1 record" in refusal(tmp_path)
 
 
+def test_one_name_for_one_gpu_and_for_two_is_refused_and_forced_apart(tmp_path):
+    single, split = record("fp16"), record("fp16", run_id="split")
+    split = split.model_copy(update={"variant": split.variant.model_copy(update={"gpus": 2, "split": "tensors"})})
+    save(tmp_path, single, split)
+    assert "gpus of variant 'fp16' is unset in 1 record and 2 by tensors in 1 record" in refusal(tmp_path)
+    assert set(rows_of(tmp_path, force=True)) == {"fp16 (unset)", "fp16 (2 by tensors)"}
+
+
 def test_a_library_that_only_one_environment_has_is_no_difference(tmp_path):
     with_torchao = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "torchao": "0.18.0"}
     save(tmp_path, record("fp16"), record("int8", environment=environment(packages=with_torchao)))

@@ -153,13 +153,14 @@ STEAL = "the hypervisor took 4 % of our cores' time meanwhile"
 @pytest.mark.parametrize(
     ("slow", "disturbance", "fault", "expected"),
     [
-        (1, None, {}, "failed"),
+        (4, None, {}, "passed"),
+        (5, None, {}, "failed"),
         (4, STEAL, {}, "passed"),
         (5, STEAL, {}, "disturbed"),
         (5, STEAL, {"skipped": True}, "failed"),
     ],
 )
-def test_a_long_time_is_measured_again_while_other_programs_explain_it(monkeypatch, slow, disturbance, fault, expected):
+def test_a_long_time_is_measured_up_to_five_times(monkeypatch, slow, disturbance, fault, expected):
     class Slow(Source):
         def generate(self, *arguments, **options):
             self.clock = next(clocks)
@@ -183,8 +184,8 @@ def test_a_time_outside_the_timed_runs_fails():
     found = run_checks.check_timed_output(replace(subject_of(Source()), records=[record]))
     assert found.outcome == "failed"
     assert found.text == (
-        "5 of 5 tokens are the likeliest of the scored step; it took 0.0140 s, the timed runs 0.0098 to 0.0102 s "
-        "(widened by 2%)"
+        "5 of 5 tokens are the likeliest of the scored step; in the last of 5 tries it took 0.0140 s, the timed runs "
+        "0.0098 to 0.0102 s (widened by 2%)"
     )
 
 
@@ -228,6 +229,7 @@ def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
     device = find_device("cpu")
     assert [found.outcome for found in planted_delay.check_planted_delay(device)] == ["passed", "passed"]
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: None)
+    monkeypatch.setattr(run_checks, "TRIES", 1)
     assert planted_delay.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
 
 

@@ -91,15 +91,11 @@ def test_a_faulty_generation_fails(subject, check, fault):
         assert check(subject).outcome == "failed"
 
 
-def assert_fast_clock_fails(subject):
+def test_a_clock_that_is_three_percent_fast_fails(subject):
     assert run_checks.check_clock(subject).outcome == "passed"
     fast = SimpleNamespace(perf_counter_ns=lambda: round(1.03 * time.perf_counter_ns()))
     with mock.patch.object(clock, "time", fast):
         assert run_checks.check_clock(subject).outcome == "failed"
-
-
-def test_a_clock_that_is_three_percent_fast_fails(subject):
-    assert_fast_clock_fails(subject)
 
 
 @pytest.mark.gpu
@@ -120,7 +116,6 @@ def test_faults_of_captured_steps_fail(captured):
     for check, fault in zip(checks, (cached({}, original), other_token, token_too_few), strict=True):
         with mock.patch.object(decoder, "generate", fault):
             assert check(captured).outcome == "failed"
-    assert_fast_clock_fails(captured)
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
@@ -128,7 +123,7 @@ def test_a_quantized_model_that_is_unpacked_after_loading_fails(device):
     def unpacking(self, prompt_ids, new_tokens, *, context=None):
         for module in self.model.modules():
             if isinstance(module, torch.nn.Linear) and hasattr(module.weight, "dequantize"):
-                weight = module.weight.dequantize()
+                weight = module.weight.dequantize().to(module.weight.dtype)
                 module.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
         return GENERATE(self, prompt_ids, new_tokens)
 

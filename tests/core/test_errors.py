@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from benchmarker.core import errors
 from benchmarker.core.errors import write_problem
 
 
@@ -24,3 +25,11 @@ from benchmarker.core.errors import write_problem
 )
 def test_a_write_error_has_a_remedy(error: OSError, words: str) -> None:
     assert write_problem(error, remedy="choose another folder") == words
+
+
+def test_an_installed_package_names_the_requirements_of_an_extra(tmp_path, monkeypatch):
+    assert errors.install_hint("int8") == "pip install -e '.[int8]' in benchmarker's folder"
+    monkeypatch.setattr(errors, "CHECKOUT", tmp_path)
+    lines = ["torchao>=0.18; extra == 'int8'", 'torchao>=0.18; extra == "int8-dynamic"', "torch>=2.11"]
+    monkeypatch.setattr(errors.metadata, "requires", lambda name: lines)
+    assert errors.install_hint("int8") == "pip install 'torchao>=0.18'"

@@ -85,6 +85,13 @@ def test_inductor_tunes_step_by_step_only_where_a_product_is_its_own(
     assert plain_native_decoder(model, CpuDevice(), capture=Rerun()).step.inductor_settings() == {}
 
 
+def test_inductor_tunes_step_by_step_for_the_products_of_experts() -> None:
+    on_gpu: Any = CpuDevice()
+    on_gpu.kind = "cuda"
+    runtime = plain_native_decoder(small_model("qwen3_moe"), on_gpu, capture=Rerun())
+    assert runtime.step.inductor_settings() == known_settings(ON_GPU)
+
+
 class Watched(NativeStep):
     """Records how deep in `tuning` each compilation happens."""
 

@@ -1,6 +1,7 @@
 """Static caches of models whose layers differ: sliding windows, attention sinks, recurrent states, experts."""
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -56,6 +57,29 @@ def test_a_captured_step_makes_the_tokens_of_generate_past_the_window_and_at_a_d
     deep = of_the_library(model, torch.cat((depth, prompt()), dim=1), 4)
     for _ in range(2):
         assert tuple(decoder.generate(prompt(), 4, context=depth).tokens) == deep
+
+
+def test_layers_with_states_have_one_index_while_one_compiled_layer_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model("qwen3_5_text")
+    own = [indices_of(layer) for layer in model.model.layers]
+    seen: list[set[int]] = []
+
+    def run(self: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        if function.__name__ == "decode_layer":
+            seen.append(indices_of(arguments[0]))
+        return function(*arguments)
+
+    monkeypatch.setattr("benchmarker.engines.decoders.compile.CompiledStep.run_compiled", run)
+    monkeypatch.setattr("benchmarker.engines.decoders.compile.CompiledStep.check", lambda self: None)
+    made = compile_decoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 4).tokens
+    assert made == of_the_library(model, prompt(), 4)
+    kinds = model.config.layer_types
+    assert seen[: len(own)] == [{0} if kind == "linear_attention" else {n} for n, kind in enumerate(kinds)]
+    assert [indices_of(layer) for layer in model.model.layers] == own
+
+
+def indices_of(layer: torch.nn.Module) -> set[int]:
+    return {module.layer_idx for module in layer.modules() if hasattr(module, "layer_idx")}
 
 
 @pytest.mark.slow

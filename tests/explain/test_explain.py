@@ -297,12 +297,12 @@ def test_the_time_is_of_all_processes_and_the_profile_of_the_one_that_has_it() -
 def test_a_variant_without_a_profile_says_why_it_is_not_explained() -> None:
     found = explain("fp16", [record("fp16")])
     assert isinstance(found, NotExplained)
-    assert found.why == "it has no profile: left out, or the run ended before it"
+    assert found.why == "no profile (left out, or the run ended before it)"
     failed = explain(
         "fp16", [record("fp16", no_profile=missing("profile: the profiler recorded no kernel"), load=None)]
     )
     assert isinstance(failed, NotExplained)
-    assert failed.why == "profile: the profiler recorded no kernel"
+    assert failed.why == "no profile (profile: the profiler recorded no kernel)"
 
 
 def test_what_was_loaded_is_proven_without_a_profile_too() -> None:

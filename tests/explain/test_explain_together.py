@@ -15,7 +15,7 @@ from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.reading.limit_tables import Cost, break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, run
-from tests.records import compare_records, load, record, save
+from tests.records import cell, compare_records, load, missing, record, save
 
 
 def pair(*, rounds: int = 1) -> list[GenerationRecord]:
@@ -87,8 +87,10 @@ def test_explain_gives_a_program_plain_values(tmp_path) -> None:
     assert sum(int8["parts_s"].values()) == pytest.approx(int8["token_s"]) == pytest.approx(0.018)
     assert sum(int8["more_s"].values()) == pytest.approx(0.009)
     assert fp16["ratio"] is None
-    assert gptq["not_explained"] == "it has no profile: left out, or the run ended before it"
-    assert gptq["allows"].startswith("not profiled: at prompt 26, 50 new tokens, batch 1, a token takes 28.0 ms")
+    assert gptq["not_explained"] == "no profile (left out, or the run ended before it)"
+    assert gptq["allows"].startswith(
+        "not profiled (left out, or the run ended before it): at prompt 26, 50 new tokens, batch 1, a token takes 28.0"
+    )
 
 
 def test_an_engine_elsewhere_without_bytes_says_whose_time_it_is(tmp_path) -> None:
@@ -109,9 +111,20 @@ def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
     done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, record("fp16")))])
     assert done.exit_code == 0
     assert (
-        "- fp16 is not profiled: at prompt 26, 50 new tokens, batch 1, a token takes 28.0 ms and reads 8.04 GB of"
-        in (done.output)
-    )
+        "- fp16 is not profiled (left out, or the run ended before it): at prompt 26, 50 new tokens, batch 1, a token "
+        "takes 28.0 ms and reads 8.04 GB of weights, 287 GB/s; the device's bandwidth was not measured."
+    ) in done.output
+    table = CliRunner().invoke(app, ["compare", "--format", "markdown", str(tmp_path)]).output
+    assert "No column why: no profile (left out, or the run ended before it)." in table
+
+
+def test_a_discarded_profile_and_that_of_a_void_run_give_their_reason(tmp_path) -> None:
+    void = cell(status="invalid", error_kind="disturbed", reason="other programs took 59 % of our cores' time")
+    discarded = record("int8", load=None, no_profile=missing("discarded: other programs took 62 % of our cores' time"))
+    records = [run("fp16", *FP16, tpot_ms=20.0).model_copy(update={"cells": (void,)}), discarded]
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *records))])
+    assert "fp16 is not explained: no profile (discarded: other programs took 59 % of our cores' time)." in done.output
+    assert "int8 is not profiled (discarded: other programs took 62 % of our cores' time): at prompt" in done.output
 
 
 def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:

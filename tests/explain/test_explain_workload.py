@@ -91,7 +91,7 @@ def test_the_defaults_explain_the_profiled_repeat_as_one_call() -> None:
 @pytest.mark.usefixtures("registered")
 def test_without_a_profile_it_says_why() -> None:
     assert explain("deep", [naps(profile=None)]) == NotExplained(
-        "deep", "it has no profile: left out, or the run ended before it"
+        "deep", "no profile (left out, or the run ended before it)"
     )
 
 

@@ -339,6 +339,32 @@ def test_two_sweeps_are_kept_apart_and_each_variant_is_compared_with_its_earlier
     assert lines[2].startswith("From before to after: int8 1.25x [")
 
 
+def test_the_column_of_changes_names_the_first_folder_even_if_a_new_variant_leads(tmp_path):
+    folders = before_and_after(tmp_path)
+    save(folders[1] / "gptq", *rounds("gptq", [0.5, 0.51, 0.49], sweep="after"))
+    for ordered in (folders, folders[::-1]):
+        sheet = first_table(ranking_of(compare(ordered)))
+        assert sheet.rows[0].variant == "gptq (after)"
+        assert f"vs {ordered[0].name}" in [column.heading for column in sheet.columns]
+
+
+def test_the_caption_names_the_reference_of_each_sweep(tmp_path):
+    folders = before_and_after(tmp_path)
+    compiled = {"runtime": "compile", "sweep": "before"}
+    save(folders[0] / "compile", *(record(quant, name=f"{quant}-compile", **compiled) for quant in ("fp16", "int8")))
+    note = first_table(ranking_of(compare(folders))).notes[0]
+    assert note == "Speed-up is relative to the unquantized form in the same engine in before and fp16 in after."
+
+
+def test_the_caption_counts_a_reference_without_other_measured_rows(tmp_path):
+    failed = failed_record("int8", "no package", name="int8-compile", runtime="compile")
+    save(tmp_path, record("fp16"), record("int8"), record("fp16", name="fp16-compile", runtime="compile"), failed)
+    sheet = first_table(ranking_of(compare([tmp_path])))
+    by_variant = {row.variant: {column.heading: column.text(row) for column in sheet.columns} for row in sheet.rows}
+    assert [by_variant[name]["speed-up"] for name in ("fp16", "fp16-compile")] == ["baseline", "baseline"]
+    assert sheet.notes[0] == "Speed-up is relative to the unquantized form in the same engine."
+
+
 def test_programs_get_the_sweep_of_a_row_and_its_change(tmp_path):
     folders = before_and_after(tmp_path)
     rows = to_rows(compare(folders))

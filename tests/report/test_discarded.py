@@ -47,8 +47,3 @@ def test_discarded_tries_are_no_processes(interrupted: Path, options: list[str])
 
 def test_verify_counts_discarded_tries_apart(interrupted: Path) -> None:
     assert "numbers of 4 records and 4 discarded tries checked: all follow" in typed("verify", interrupted)[1]
-
-
-def test_a_variant_without_a_process_that_counts_makes_the_number_a_limit(tmp_path: Path) -> None:
-    folder = save(tmp_path, record("fp16", sweep=SWEEP), record("int8", DISTURBED, sweep=SWEEP))
-    assert "at most 1 process a variant" in " ".join(typed("compare", folder)[1].split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.evaluation_text import REMEDY, read_text
 from benchmarker.quantization import base
 from benchmarker.report.answer import recommendation_blocks
-from benchmarker.report.compare import to_markdown
+from benchmarker.report.compare import brief, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.quality import Quality, TaskResult, quality_line
 from benchmarker.workloads.generation import generation_quality as judging
@@ -96,7 +97,8 @@ def test_the_text_the_baseline_and_the_noise_are_named_under_the_table() -> None
         "another text, not of another quantizing of the same weights."
     ) in said
     assert (
-        "The baseline's divergence from itself, run twice, is 1.00e-06; what is not above it is indistinguishable."
+        "Noise floor: 1.00e-06, the baseline's divergence from itself, run twice; a divergence that is not above it is "
+        "indistinguishable."
     ) in said
     assert "lower bounds" not in said
 
@@ -162,9 +164,28 @@ def test_each_row_is_held_against_its_own_noise() -> None:
     ]
     said = to_markdown(compare_records([records.record("fp16"), *rows]))
     assert (
-        "The baseline's divergence from itself, run twice beside each variant, is 1.00e-06 to 3.00e-06; a variant that "
-        "is not above its own is indistinguishable."
+        "Noise floor: 1.00e-06 to 3.00e-06, the baseline's divergence from itself, run twice; a divergence that is not "
+        "above it is indistinguishable."
     ) in said
+
+
+def test_the_noise_floor_is_that_of_the_unquantized_step_in_the_same_engine() -> None:
+    variants = [
+        records.record("fp16", quality=by_its_step(0.0002, is_baseline=True)),
+        records.record("fp16", name="fp16-compile", runtime="compile", quality=by_its_step(0.0004, is_baseline=True)),
+        records.record("int8", quality=by_its_step(0.0003)),
+        records.record("int8", name="int8-compile", runtime="compile", quality=by_its_step(0.0003)),
+    ]
+    results = compare_records(variants)
+    assert [row.quality.noise.kl_mean for row in results.rows] == [0.0002, 0.0004, 0.0002, 0.0004]
+    [sheet] = [sheet for sheet in brief(results) if isinstance(sheet, tables.Sheet)]
+    [divergence] = [column for column in sheet.columns if column.heading == "KL"]
+    assert {row.variant: divergence.text(row) for row in sheet.rows} == {
+        "fp16": "–", "fp16-compile": "–", "int8": "0.0003", "int8-compile": "indistinguishable",
+    }  # fmt: skip
+    assert "Noise floor: 0.0002 to 0.0004, the baseline's divergence from itself, by its own decode step;" in (
+        to_markdown(results)
+    )
 
 
 def test_a_program_gets_the_numbers_and_null_where_there_is_none() -> None:
@@ -214,7 +235,7 @@ def test_where_a_variants_text_leaves_the_baselines_is_said_once() -> None:
         )
     )
     assert (
-        "- Greedy text, against fp16's (information, not a score): int8 the same for all 4 tokens, "
+        "- Timed text, relative to fp16's (information, not a score): int8 the same for all 4 tokens, "
         "gptq differs from token 3 on."
     ) in said
 
@@ -222,7 +243,7 @@ def test_where_a_variants_text_leaves_the_baselines_is_said_once() -> None:
 def test_random_weights_write_no_text_that_could_be_left() -> None:
     dummy = {"load_format": "dummy"}
     said = to_markdown(compare_records([records.record("fp16", model=dummy), records.record("int8", model=dummy)]))
-    assert "Greedy text" not in said
+    assert "Timed text" not in said
 
 
 def test_tokens_in_common_end_at_the_first_difference() -> None:
@@ -234,7 +255,8 @@ def test_tokens_in_common_end_at_the_first_difference() -> None:
 def test_the_end_of_a_run_says_it_in_one_line() -> None:
     assert quality_line(records.quality()) == (
         "quality: perplexity 13.20, +1.72 ± 0.21 % against fp16 of Qwen/Qwen3-4B in float16 (12.98), "
-        "KL divergence 0.0281 ± 0.0009, median 0.014, 99 % 0.141, same top token 91.4 %, noise floor 1.00e-06, 31.0 s"
+        "KL divergence 0.0281 ± 0.0009, median 0.014, 99 % 0.141, same top token 91.4 %, "
+        "the baseline's forward, run twice, 1.00e-06, 31.0 s"
     )
     assert quality_line(records.baseline_quality()) == "quality: perplexity 12.98, noise floor 1.00e-06, 31.0 s"
 
@@ -403,8 +425,8 @@ def test_tails_and_the_path_that_was_scored_stand_beside_the_mean() -> None:
     assert "-31.2 % |" in said
     assert "+18.0 % |" in said
     assert "Each was scored by the decode step that is timed, one token at a time." in said
-    # The engine's rounding: the baseline is the model's own forward.
-    assert "0.0002" in next(line for line in said.splitlines() if line.startswith("| fp16") and "0.312" not in line)
+    assert ["fp16", "13.20", "baseline", "–"] in [re.split(" *[|] *", line)[1:5] for line in said.splitlines()]
+    assert "Noise floor: 0.0002, the baseline's divergence from itself, by its own decode step;" in said
     assert "Silent zone" not in said
 
 
@@ -421,10 +443,11 @@ def test_a_prefill_is_never_merged_with_steps() -> None:
 
 def test_forms_that_hardly_differ_are_not_ranked_by_their_divergence() -> None:
     variants = {"fp16": by_its_step(0.0002, is_baseline=True), "int8": by_its_step(0.0004), "bnb4": by_its_step(0.02)}
+    variants["int8 again"] = by_its_step(0.0004)
     said = to_markdown(
         compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()])
     )
     assert (
-        "Silent zone: below 0.01 nats a divergence does not say which form is better, only that little moved: fp16 and "
-        "int8 are not ranked by it; use tasks." in said
+        "Silent zone: below 0.01 nats a divergence does not say which form is better, only that little moved: int8 and "
+        "int8 again are not ranked by it; use tasks." in said
     )

@@ -116,9 +116,11 @@ class CompiledStep(LibraryStep):
                     f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
                 )
             part = cached.layers[index] if index < len(cached.layers) else None
-            arguments["past_key_values"] = StateView(part) if isinstance(part, LinearAttentionLayer) else part
+            has_states = isinstance(part, LinearAttentionLayer)
+            arguments["past_key_values"] = StateView(part) if has_states else part
             ran += 1
-            return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
+            with _index_zero(self._layers[index]) if has_states else nullcontext():
+                return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
 
         def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
             nonlocal left
@@ -249,6 +251,19 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
         hidden = forward(norm, hidden)
     logits: Tensor = output_layer(hidden)
     return likeliest_token(logits), logits
+
+
+@contextmanager
+def _index_zero(layer: nn.Module) -> Iterator[None]:
+    """Give the modules of a layer the index 0, which `StateView` ignores; torch compiles a layer for each index."""
+    own = [(module, module.layer_idx) for module in layer.modules() if hasattr(module, "layer_idx")]
+    for module, _ in own:
+        module.layer_idx = 0
+    try:
+        yield
+    finally:
+        for module, index in own:
+            module.layer_idx = index
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_svg
 from benchmarker.report.columns import first_table
 from benchmarker.report.compare import caveats_of, forced, header_of, left_out, remarks_of, sheets, where
+from benchmarker.report.explanations import without_why
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -59,7 +60,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         forced=forced(results),
         where=where(results),
         facts=header_of(results),
-        first=first_table(ranking),
+        first=first_table(ranking, without_why(results.explained)),
         sheets=[*sheets(results), *([limits] if limits else [])],
         caption=caption(results),
         batches=remarks_of(results),

@@ -81,7 +81,8 @@ def test_the_divergence_is_the_mean_over_steps_of_all_texts() -> None:
         (0.0011, 0.0003, "equal"),
         (0.0016, 0.0003, "differs"),
         (0.011, None, "wrong"),
-        (0.011, 0.02, "wrong"),
+        (0.011, 0.0021, "wrong"),
+        (0.011, 0.0023, "equal"),
     ],
 )
 def test_what_is_rounding_depends_on_the_uncaptured_step_up_to_a_limit(kl, plain, verdict) -> None:

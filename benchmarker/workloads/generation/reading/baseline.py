@@ -55,7 +55,7 @@ def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[
     base_quality = next((row.quality for row in judged if row.variant == baseline), None)
     standard = base_quality or (judged[0].quality if judged else None)
     beside = (_beside(row, bases[row.cell], rows, base_quality) for row in rows)
-    return tuple(_without_incomparable(row, standard) for row in beside)
+    return tuple(_with_noise_floor(_without_incomparable(row, standard), judged) for row in beside)
 
 
 def _beside(
@@ -78,6 +78,23 @@ def _beside(
     peer = peer_of(row, base, rows)
     reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
     return replace(texts, best_ratio=best, share_of_best_ratio=reached)
+
+
+def _with_noise_floor(row: GenerationRow, judged: Sequence[GenerationRow]) -> GenerationRow:
+    """Return the row with the divergence of the unquantized model's own decode step as noise, if it is larger: in the
+    row's engine, or else in the first engine that measured it."""
+    if row.quality is None:
+        return row
+    floors = [
+        (floor.engine != row.engine, floor.quality.against)
+        for floor in judged
+        if floor.quality
+        and floor.quality.is_baseline
+        and (floor.quality.measured_on, floor.quality.path) == (row.quality.measured_on, row.quality.path)
+    ]
+    _, noise = min(floors, key=lambda floor: floor[0], default=(True, row.quality.noise))
+    largest = max(row.quality.noise, noise, key=lambda divergence: divergence.kl_mean)
+    return replace(row, quality=row.quality.model_copy(update={"noise": largest}))
 
 
 def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:

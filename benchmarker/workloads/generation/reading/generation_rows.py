@@ -159,6 +159,11 @@ class GenerationRow(Row):
         return is_unquantized(self.weights, self.quantized_fraction)
 
     @property
+    def is_noise_floor(self) -> bool:
+        """True if the divergence is that of the unquantized model from itself."""
+        return self.quality is not None and self.quality.is_baseline
+
+    @property
     def loss(self) -> float | None:
         return self.kl_divergence
 

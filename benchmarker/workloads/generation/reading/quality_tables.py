@@ -130,7 +130,7 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
     def change(row: GenerationRow) -> float | None:
         if row.quality is None:
             return None
-        return 0.0 if row.quality.is_reference else row.quality.against.ln_ratio
+        return 0.0 if row.quality.is_baseline else row.quality.against.ln_ratio
 
     return [
         VARIANT,
@@ -140,11 +140,11 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
             lambda quality: decimal(quality.perplexity),
             sort=lambda row: row.quality.perplexity if row.quality else None,
         ),
-        _of("quality", "change", lambda each: "baseline" if each.is_reference else change_text(each), sort=change),
+        _of("quality", "change", lambda each: "baseline" if each.is_baseline else change_text(each), sort=change),
         _of(
             "quality",
             "KL divergence",
-            lambda quality: MISSING if quality.is_reference else kl_text(quality),
+            lambda quality: MISSING if quality.is_baseline else kl_text(quality),
             sort=_difference("kl_mean"),
         ),
         *(
@@ -156,7 +156,7 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _difference(field: str) -> Callable[[GenerationRow], float | None]:
-    return lambda row: getattr(row.quality.against, field) if row.quality and not row.quality.is_reference else None
+    return lambda row: getattr(row.quality.against, field) if row.quality and not row.quality.is_baseline else None
 
 
 def _has(rows: Sequence[GenerationRow], field: str) -> bool:
@@ -178,8 +178,8 @@ def _quality_caption(rows: Sequence[GenerationRow]) -> str:
         sentences.append(
             "Δp 0.1 % is the change that one token in a thousand falls below, Δp 99.9 % that one rises above."
         )
-    sentences.append(_noise([quality.noise.kl_mean for _, quality in qualities]))
-    variants = [(name, quality) for name, quality in qualities if not quality.is_reference]
+    sentences.append(_noise(qualities))
+    variants = [(name, quality) for name, quality in qualities if not quality.is_baseline]
     silent = list(dict.fromkeys(name for name, quality in variants if quality.is_silent))
     if len(silent) > 1:
         sentences.append(
@@ -240,15 +240,14 @@ def _incomparable(judged: Sequence[GenerationRow]) -> list[str]:
     ]
 
 
-def _noise(floors: Sequence[float]) -> str:
-    low, high = _three_digits(min(floors)), _three_digits(max(floors))
-    if low == high:
-        return (
-            f"The baseline's divergence from itself, run twice, is {low}; what is not above it is {INDISTINGUISHABLE}."
-        )
+def _noise(qualities: Sequence[tuple[str, Quality]]) -> str:
+    floors = [quality.noise.kl_mean for _, quality in qualities]
+    ends = dict.fromkeys((_three_digits(min(floors)), _three_digits(max(floors))))
+    by_step = any(quality.is_baseline and quality.path == "step" for _, quality in qualities)
+    source = "by its own decode step" if by_step else "run twice"
     return (
-        f"The baseline's divergence from itself, run twice beside each variant, is {low} to {high}; a variant that is "
-        f"not above its own is {INDISTINGUISHABLE}."
+        f"Noise floor: {' to '.join(ends)}, the baseline's divergence from itself, {source}; a divergence that is not "
+        f"above it is {INDISTINGUISHABLE}."
     )
 
 
@@ -263,7 +262,7 @@ TEXT_COLUMNS = [
     _of("first_difference", "it is", lambda difference: difference.verdict, "left"),
     Column[GenerationRow](
         "KL divergence",
-        lambda row: _three_digits(row.quality.against.kl_mean) if row.quality and row.first_difference else MISSING,
+        lambda row: _three_digits(_difference("kl_mean")(row)) if row.first_difference else MISSING,
     ),
 ]
 
@@ -280,7 +279,8 @@ def _text_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return a line: from which token each variant's greedy text differs from the baseline's; [] for random weights."""
+    """Return a line: from which token each variant's text in the timed runs differs from the baseline's; [] for random
+    weights."""
     places = [
         f"{plain_line(row.variant)} the same for all {len(row.first_tokens)} tokens"
         if row.tokens_in_common == len(row.first_tokens)
@@ -290,7 +290,7 @@ def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
     ]
     if not places or baseline is None:
         return []
-    return [f"Greedy text, against {plain_line(baseline)}'s (information, not a score): {', '.join(places)}."]
+    return [f"Timed text, relative to {plain_line(baseline)}'s (information, not a score): {', '.join(places)}."]
 
 
 # Tasks

@@ -14,7 +14,8 @@ from typing import cast
 from benchmarker.comparison.results import make_row
 from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey, cell_of, cell_words, keys_of
-from benchmarker.core.formatting import ms, percent, seconds
+from benchmarker.core.formatting import ms, percent, seconds, significant
+from benchmarker.core.tables import plain_line
 from benchmarker.explain.explain import loaded_proof
 from benchmarker.explain.phases import (
     Phase,
@@ -47,7 +48,7 @@ INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run 
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-    """Return a decode step of the profiled generation; for a log, of the run before the profiler's table."""
+    """Return the decode step to explain, from a profile, or for a log from the run before its profiler table."""
     profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
@@ -61,8 +62,9 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
         proof = loaded_proof(loaded.load, replaces_linears=loaded.variant.engine == "compile")
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
-    allows = _allows(row, has_unknown_bytes=unknown) + _own_clock(records) if row else None
-    return NotExplained(name, why_no_profile(records), proof, allows, row.mbu if row else None)
+    why = why_no_profile(records)
+    allows = _allows(row, why, has_unknown_bytes=unknown) + _own_clock(records) if row else None
+    return NotExplained(name, f"no profile ({why})", proof, allows, row.mbu if row else None)
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
@@ -190,10 +192,10 @@ def _own_clock(records: Sequence[GenerationRecord]) -> str:
     )
 
 
-def _allows(row: Row, *, has_unknown_bytes: bool) -> str:
+def _allows(row: Row, why: str, *, has_unknown_bytes: bool) -> str:
     """Return a conclusion from the time and the bytes of a token that was not profiled."""
     assert row.tpot is not None
-    where = f"not profiled: at {cell_words(row.cell)}"
+    where = f"not profiled ({plain_line(why, longest=300)}): at {cell_words(row.cell)}"
     if row.mbu is not None:
         remainder = max(0.0, 1 - row.mbu)
         return (
@@ -202,10 +204,10 @@ def _allows(row: Row, *, has_unknown_bytes: bool) -> str:
         )
     if row.weight_bytes is None or has_unknown_bytes:
         return f"{where}, a token takes {ms(row.tpot.value)}; what it reads is not known"
-    rate = row.weight_bytes / row.tpot.value / 1e9
+    rate = significant(row.weight_bytes / row.tpot.value / 1e9, 3)
     return (
         f"{where}, a token takes {ms(row.tpot.value)} and reads {row.weight_bytes / 1e9:.3g} GB of weights, "
-        f"{rate:,.0f} GB/s; what the device can do was not measured"
+        f"{rate} GB/s; the device's bandwidth was not measured"
     )
 
 
