@@ -237,14 +237,7 @@ def _json_files(folder: Path) -> Iterator[Path]:
 
 def record_paths(folder: Path) -> list[Path]:
     """Return the records of a folder without its subfolders, damaged ones included, in the order of their names."""
-    return [path for path in sorted(folder.glob("*.json")) if not _is_another_file(path)]
-
-
-def _is_another_file(path: Path) -> bool:
-    # The reader of a record that cannot be read reports the reason.
-    with contextlib.suppress(OSError):
-        return not _claims_to_be_a_record(path.read_bytes())
-    return False
+    return [path for path in sorted(folder.glob("*.json")) if _claims_to_be_a_record(read_bytes(path))]
 
 
 def _claims_to_be_a_record(text: bytes) -> bool:
