@@ -235,6 +235,18 @@ def _json_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
 
 
+def record_paths(folder: Path) -> list[Path]:
+    """Return the records of a folder without its subfolders, damaged ones included, in the order of their names."""
+    return [path for path in sorted(folder.glob("*.json")) if not _is_another_file(path)]
+
+
+def _is_another_file(path: Path) -> bool:
+    # The reader of a record that cannot be read reports the reason.
+    with contextlib.suppress(OSError):
+        return not _claims_to_be_a_record(path.read_bytes())
+    return False
+
+
 def _claims_to_be_a_record(text: bytes) -> bool:
     if b'"schema_version"' not in text:
         return False

@@ -6,16 +6,17 @@ import hashlib
 import random
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
-from benchmarker.execution.jobs import is_job_file, make_job, saved_jobs
+from benchmarker.execution.jobs import make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
-from benchmarker.sweep.resume import SweepFile, latest_sweep, read_sweep_file
+from benchmarker.schema.record_io import record_paths
+from benchmarker.sweep.resume import SweepFile, has_shared_imports, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 MAX_ROUNDS = 10
@@ -40,6 +41,10 @@ class Settings:
     places: str | None = None
     """Workers, as `local:0,1` or `ray`; None for a single worker in this process."""
     runtime_env: Path | None = None
+
+
+KEPT = ("load_timeout_s", "cell_timeout_s", "allow_shared", "shared_imports", "places", "runtime_env")
+"""Settings that a resumed sweep keeps unless other values are given. The jobs contain the options of the runs."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,9 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         raise SpecError(f"{word}: no variant of {path}; to resume a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, path) if settings.resume else None)
     before, notes = _before(path, folder) if settings.resume else (None, ())
+    if settings.resume and folder:
+        settings, more = _kept(before, folder, settings)
+        notes += more
     saved = tuple(saved_jobs(folder)) if before else ()
     # Without names and options, a sweep is resumed as it was, even if the config was edited since.
     earlier: dict[str, Job] = {}
@@ -136,7 +144,26 @@ def _sweep_file(
         seed=seed if seed is not None else random.randrange(2**16),
         started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=baseline,
+        settings=given_settings(settings),
     )
+
+
+def given_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings of `KEPT` that are not the defaults."""
+    values = {name: getattr(settings, name) for name in KEPT if getattr(settings, name) != getattr(Settings(), name)}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+def _kept(before: SweepFile | None, folder: Path, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings of a resumed sweep, and a line if `--shared-imports` differs from its records."""
+    kept: dict[str, Any] = {**(before.settings if before else {}), **given_settings(settings)}
+    if kept.get("runtime_env"):
+        kept["runtime_env"] = Path(kept["runtime_env"])
+    is_shared = has_shared_imports(folder)
+    kept["shared_imports"] = kept.get("shared_imports", False) if is_shared is None else is_shared
+    without = settings.shared_imports and not kept["shared_imports"]
+    note = f"--resume: the sweep in {folder} began without --shared-imports and goes on without it"
+    return replace(settings, **kept), (note,) if without else ()
 
 
 def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
@@ -169,7 +196,7 @@ def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[
         return None, (f"{error}; the records beside it are used",)
     if before and not before.is_of(config):
         raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}; give that one")
-    if not before and folder and any(not is_job_file(path) for path in folder.glob("*.json")):
+    if not before and folder and record_paths(folder):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to resume; this is a new one",)
 
