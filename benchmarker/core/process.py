@@ -1,6 +1,6 @@
-"""State of the current process: garbage collection, its end when the parent dies, and the libraries' output.
+"""State of the current process: garbage collection, death with its parent, and the output of libraries.
 
-Libraries print much (progress bars, banners, warnings) without Python's sys.stdout, so descriptors 1 and 2 are
+Libraries print progress bars, banners and warnings, some of it past Python's sys.stdout, so descriptors 1 and 2 are
 redirected to a file, and this program prints to copies of the original descriptors. An unexpected error is reported
 with the last lines of the file.
 """

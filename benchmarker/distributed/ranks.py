@@ -285,7 +285,7 @@ def open_ranks(
 ) -> Iterator[Ranks]:
     """Start the other ranks, which run `function` on `devices[1:]`, and join their process group. Raises RankError.
 
-    `stuck` is called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
+    `stuck` is called if rank 0 hangs in an exchange with a failed rank, just before the process is ended.
     """
     store = Store(0, is_server=True)
     name = {"module": function.__module__, "function": function.__qualname__}

@@ -286,7 +286,7 @@ def busy_cores(load: HostLoad | None) -> float:
 
 
 class Surroundings:
-    """Load of this process's cores and GPU by other programs, read between repeats, outside the timed region.
+    """Load by other programs on this process's cores and GPU, read between repeats, outside the timed region.
 
     The first reading is at the start of the process, so that the host is observed while libraries are imported.
     """

@@ -89,7 +89,7 @@ def _profiler(device: Device) -> profile:
 
 
 def warm_up_profiler(device: Device) -> None:
-    """Load and set up the tracer, which would otherwise take up to seconds of the profiled step."""
+    """Set up the tracer in advance; otherwise the profiled step would include its set-up, up to seconds."""
     import torch
 
     with _profiler(device):

@@ -254,5 +254,5 @@ _NARROWER = re.compile(r"tf32|bf16|f16|s16816|s1688")
 
 
 def is_float32(name: str) -> bool:
-    """Return True if a product or an attention kernel runs in float32, without tensor cores."""
+    """Return True if the name is that of a product or an attention kernel in float32, without tensor cores."""
     return bool(_SINGLES.search(name)) and not _NARROWER.search(name)

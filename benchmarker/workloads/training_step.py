@@ -35,7 +35,7 @@ RECOMPUTE = "recompute"
 
 
 class TrainingSample(SampleBase):
-    """One timed training step. `latency_s` is the time of the step without waits inside."""
+    """One timed training step. `latency_s` is its time without waits for the device between its parts."""
 
     drained_parts_s: dict[StepPart, Seconds] = Field(default_factory=dict)
     """Seconds of forward, backward and optimizer in a second step, which waits for the device after each of them. Their

@@ -79,7 +79,7 @@ class GraphCapture:
             return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels, step)
 
     def _unrecorded(self, step: Step) -> str | None:
-        """Capture again; return a sentence with the class of the module that broke the capture, None if not found."""
+        """Capture again to find the module that broke the capture; return a sentence with its class, or None."""
         library = DriverLibrary()
         names: list[str] = []
 

@@ -91,7 +91,7 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 def draw_against(
     rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
-    """Return a function that draws speed over cost. `cost_of` returns a row's cost in the unit of `horizontal`."""
+    """Return a function that draws speed over cost. `horizontal` labels the axis; `cost_of` has its unit."""
     rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
 

@@ -43,7 +43,7 @@ def tpots_s(load: Any) -> list[float | None]:
 
 
 def values_s(load: Any, name: str) -> list[float]:
-    """Return the TTFT, TPOT or E2EL of each request that did not fail, by the name in an SLO."""
+    """Return the metric `name` (ttft, tpot or e2el) of each request that did not fail and has one."""
     if name == "tpot":
         return [tpot_s for tpot_s in tpots_s(load) if tpot_s is not None]
     values = load.ttft_s if name == "ttft" else load.request_s
