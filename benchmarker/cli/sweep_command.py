@@ -123,7 +123,7 @@ def sweep_config(
     tools: Tools | None = None,
     report: Sequence[str] = REPORT,
 ) -> list[str]:
-    """Run a sweep and print its result; return the names of the variants and cells that failed.
+    """Run a sweep and print its result; return the names of the variants and cells that failed, or `comparison`.
 
     `tools` and `report`, the command that draws the report, are replaced by tests. Raises KeyboardInterrupt after
     Ctrl-C or SIGTERM, when the finished cells have been compared.
@@ -140,20 +140,22 @@ def sweep_config(
     if sweep is None:
         return []
     from benchmarker.report.compare import brief, compare
+    from benchmarker.schema.record_io import record_paths
 
     terminal.pin("")
     is_compared = True
     try:
         terminal.show(brief(compare([sweep.folder])))
     except ResultsError as error:
-        terminal.line(f"no comparison: {error}")
         is_compared = False
+        # Without a record, the reason is the error or the interruption that stopped the sweep.
+        if not stopped or record_paths(sweep.folder):
+            terminal.line(f"no comparison: {error}")
     # Printed before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
     terminal.line(f"records: {sweep.folder}")
     failures = sweep.progress.failures
     if stopped or any(failure.fault.kind == "disturbed" for failure in failures):
-        shared = ["--shared-imports"] if settings.shared_imports else []
-        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder), *shared]
+        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
         terminal.line(f"resume with: {shlex.join(again)}")
     if is_compared:
         terminal.line(_draw(sweep.folder, report))
@@ -162,7 +164,8 @@ def sweep_config(
     is_out_of_time = isinstance(stopped, SweepTimeoutError)
     if stopped and not is_out_of_time:
         raise stopped
-    return [failure.name for failure in failures] + ["time"] * is_out_of_time
+    others = {"time": is_out_of_time, "comparison": not is_compared}
+    return [failure.name for failure in failures] + [name for name, has_failed in others.items() if has_failed]
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:

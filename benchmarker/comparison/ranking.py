@@ -18,6 +18,7 @@ class Rival:
     row: Row
     ratio: Ratio  # Rate of the fastest row divided by the rival's rate.
     verdict: Verdict  # After Holm's correction over all rivals.
+    call: Verdict  # Verdict on the latencies of whole calls.
     outlier: int | None
 
 
@@ -40,6 +41,11 @@ class Ranking:
     def undecided(self) -> tuple[Rival, ...]:
         """Rivals whose difference from the fastest row is not significant. If there is any, `leader` is None."""
         return tuple(rival for rival in self.rivals if rival.verdict in UNDECIDED)
+
+    @property
+    def slower_by_rate_only(self) -> tuple[Rival, ...]:
+        """Rivals with a lower rate, but whole calls that are known to be no slower."""
+        return tuple(each for each in self.rivals if each.verdict == "faster" and each.call in ("same", "slower"))
 
     @property
     def measured(self) -> tuple[Row, ...]:
@@ -69,9 +75,10 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     ratios = [
         rate_ratio(row, fastest, results.circumstances) or Ratio(fastest.speed / row.speed, rounds=0) for row in slower
     ]
+    calls = [rate_ratio(row, fastest, results.circumstances, of_call=True) or Ratio(1.0, rounds=0) for row in slower]
     rivals = tuple(
-        Rival(row, ratio, _open_verdict(fastest, row) or verdict, outlier_of(row, fastest, ratio))
-        for row, ratio, verdict in zip(slower, ratios, verdicts(ratios), strict=True)
+        Rival(row, ratio, _open_verdict(fastest, row) or verdict, call, outlier_of(row, fastest, ratio))
+        for row, ratio, verdict, call in zip(slower, ratios, verdicts(ratios), verdicts(calls), strict=True)
     )
     leader = None
     if not fastest.is_withheld and not any(rival.verdict in UNDECIDED for rival in rivals):

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from benchmarker.core.errors import BenchmarkerError, status_of
 from benchmarker.core.process import PARENT, Streams, Terminated, quiet_libraries
-from benchmarker.core.tables import Block, clean, show_blocks, to_markdown
+from benchmarker.core.tables import COMMANDS_UNBROKEN, Block, broken, clean, show_blocks, to_markdown
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -190,12 +190,15 @@ def _count(finished: int, total: int) -> str:
 def one_line_errors() -> Iterator[None]:
     """End the process with one line and an exit code if the block raises a BenchmarkerError or is interrupted.
 
+    In a terminal the line is wrapped between words, but not inside a command.
     The code is 2 after a user's error, 1 if memory does not suffice, 130 after Ctrl-C, and 143 after SIGTERM.
     """
     try:
         yield
     except BenchmarkerError as error:
-        _print_line(_console(sys.stderr), clean(f"error: {' '.join(str(error).split())}"))
+        console, line = _console(sys.stderr), Text(clean(f"error: {' '.join(str(error).split())}"))
+        lines = broken(line, console.width, COMMANDS_UNBROKEN) if console.is_terminal else [line]
+        _print_line(console, "\n".join(each.plain for each in lines))
         raise SystemExit(1 if status_of(error.kind) in ("oom_gpu", "oom_host") else 2) from error
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, Terminated)

@@ -156,6 +156,7 @@ def plain_line(text: str, *, longest: int = 80) -> str:
 
 GAP = 2
 _UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")  # Pieces that stay on one line: a word, or `[1.79, 1.87]`.
+COMMANDS_UNBROKEN = re.compile(r"[(\[]?(`[^`]*`|'[^']*')\S*|(pip install|benchmarker [a-z-]+) [^;,]*\S*|\S+")
 
 
 @dataclass(frozen=True)
@@ -206,13 +207,14 @@ def _show_text(console: Console, text: str, width: int) -> None:
             continue
         opening = re.match(r" *- ", line)
         indent = len(opening.group()) if opening else 0
-        for index, part in enumerate(_broken(rich_text(line[indent:]), width - indent)):
+        for index, part in enumerate(broken(rich_text(line[indent:]), width - indent)):
             _print(console, RichText(line[:indent] if index == 0 else " " * indent) + part)
 
 
-def _broken(text: RichText, width: int) -> list[RichText]:
+def broken(text: RichText, width: int, pieces: re.Pattern[str] = _UNBROKEN) -> list[RichText]:
+    """Return lines of at most `width` columns; a longer match of `pieces` is a line of its own."""
     lines: list[list[int]] = []
-    for piece in _UNBROKEN.finditer(text.plain):
+    for piece in pieces.finditer(text.plain):
         if lines and cell_len(text.plain[lines[-1][0] : piece.end()]) <= width:
             lines[-1][1] = piece.end()
         else:
@@ -222,7 +224,7 @@ def _broken(text: RichText, width: int) -> list[RichText]:
 
 def _show_sheet(console: Console, sheet: Sheet, width: int) -> None:
     if sheet.title:
-        for line in _broken(RichText(clean(sheet.title), style="bold"), width):
+        for line in broken(RichText(clean(sheet.title), style="bold"), width):
             _print(console, line)
     columns = []
     for column in sheet.columns:
@@ -241,7 +243,7 @@ def _show_part(console: Console, part: Sequence[_Fitted], is_bold: Sequence[bool
     widths = _widths(part, width)
     for index, bold in enumerate((False, *is_bold)):
         cells = [
-            _broken(fitted.texts[index], letters) if fitted.is_left or index == 0 else [fitted.texts[index]]
+            broken(fitted.texts[index], letters) if fitted.is_left or index == 0 else [fitted.texts[index]]
             for fitted, letters in zip(part, widths, strict=True)
         ]
         tallest = max(map(len, cells))

@@ -199,14 +199,6 @@ def saved_jobs(folder: Path | None) -> list[Job]:
     return jobs
 
 
-def is_job_file(path: Path) -> bool:
-    """Return whether a file is a saved job. A record of a variant named `job-...` is none: it has no job_version."""
-    if not path.name.startswith(PREFIX):
-        return False
-    with path.open("rb") as file:
-        return b'"job_version"' in file.read(64)
-
-
 def with_origin(job: Job, environment: Environment, *, config: Path, config_sha256: str, commit: str | None) -> Job:
     """Return the job with an origin: versions, environment, cell keys and file hashes, for the sweep's processes."""
     origin = Origin(

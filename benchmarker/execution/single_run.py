@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import sentence_of
-from benchmarker.core.formatting import gib, slug
+from benchmarker.core.formatting import gib, plural, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
 from benchmarker.hardware.device import error_kind_of, find_device
@@ -171,9 +171,10 @@ class Run(Session):
         # A slow cell must not seem to hang.
         if sample.latency_s > 10:
             procedure = self.job.procedure
-            position = f"{number} of {procedure.warmup} to {max(procedure.warmup, procedure.warmup_limit)}"
-            took = f"  warm-up {position} took {sample.latency_s:.0f} s"
-            self.terminal.line(f"{took}; {procedure.runs} timed runs follow")
+            last = max(procedure.warmup, procedure.warmup_limit)
+            total = f"{procedure.warmup} to {last}" if last > procedure.warmup else str(last)
+            runs = plural(procedure.runs, "timed run follows", "timed runs follow")
+            self.terminal.line(f"  warm-up {number} of {total} took {sample.latency_s:.0f} s; {runs}")
 
     def _print_run(self, cell: CellBase, number: int, sample: SampleBase) -> None:
         self._read()

@@ -6,6 +6,7 @@ significant differences and the command that measures more rounds. It contains o
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -34,19 +35,20 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if (leader := ranking.leader) is None:
         return _undecided(results, ranking, ranking.fastest, where)
     name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
+    in_rate, of_calls = _rate_only(ranking)
     if not ranking.rivals:
         first = f"{name}: {rate}."
     elif ranking.same:
         others = listed(row.label for row in contenders(ranking)[1:])
         within = percent(SAME_WITHIN, places=0)
-        first = f"{name} is best: {rate}; as fast as {others} within {within}, in least memory."
+        first = f"{name} is best{in_rate}: {rate}; as fast as {others} within {within}, in least memory."
     else:
         second = ranking.rivals[0].row
         rate_of_second = "" if second.is_withheld else f", {_rate(second)}"
         following = "" if ranking.named is second else f"; next is {plain_line(second.label)}{rate_of_second}"
-        first = f"{name} is fastest: {rate}{following}."
+        first = f"{name} is fastest{in_rate}: {rate}{following}."
     doubt = " Other programs disturbed it: its times may be too long." if DISTURBING & {*leader.flags} else ""
-    return (f"{where}{first}{doubt}", *_rest_of_answer(results, ranking, leader))
+    return (f"{where}{first}{of_calls}{doubt}", *_rest_of_answer(results, ranking, leader))
 
 
 def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
@@ -78,9 +80,21 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
     return f", {gain.verdict} than {reference}" if is_wide(gain.ratio) else f", {gain.text} {reference}"
 
 
+def _rate_only(ranking: Ranking) -> tuple[str, str]:
+    """Return `(" in decode tok/s", " A whole call of int8 is not faster than that of fp16.")`, or empty strings."""
+    fastest, rivals = ranking.fastest, ranking.slower_by_rate_only
+    if not fastest or not rivals:
+        return "", ""
+    calls = f" A whole call of {plain_line(fastest.label)} is not faster than that of"
+    return f" in {fastest.ranking.heading}", f"{calls} {listed(rival.row.label for rival in rivals)}."
+
+
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
-    decided = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
+    in_rate, of_calls = _rate_only(ranking)
+    decided = (
+        f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}{in_rate}.{of_calls}" if slower else ""
+    )
     claim = f"{may_lead(ranking)} may be the fastest"
     if ranking.undecided and (rounds := max(rival.ratio.rounds for rival in ranking.undecided)) < MIN_ROUNDS:
         rounds = max(rounds, 1)
@@ -128,12 +142,14 @@ def _rate(row: Row) -> str:
 
 
 def _costs(row: Row, named: Row | None) -> str:
-    size, instead = gib(row.peak_memory_bytes), ""
+    size, instead, verb = gib(row.peak_memory_bytes), "", "Costs"
     if named and named is not row and named.peak_memory_bytes:
         named_size = gib(named.peak_memory_bytes)
         instead = f", like {plain_line(named.label)}" if size == named_size else f" instead of {named_size}"
+        is_saving = size != named_size and (row.peak_memory_bytes or math.inf) < named.peak_memory_bytes
+        verb = "Saves memory:" if is_saving else verb
     costs = [f"{size}{instead}" if row.peak_memory_bytes is not None else "", row.quality_text]
-    return f"Costs {'; '.join(filter(None, costs))}." if any(costs) else ""
+    return f"{verb} {'; '.join(filter(None, costs))}." if any(costs) else ""
 
 
 def finished_rounds(records: Sequence[RunRecord]) -> int:
@@ -174,7 +190,7 @@ def _recommendation_line(recommendation: Recommendation) -> str:
     checks = recommendation.candidates[0].checks if recommendation.candidates else ()
     meanings = filter(None, dict.fromkeys(check.limit.what.meaning for check in checks))
     first = f"For the budget {budget}, at {cell_words(recommendation.ranking.cell)}: {_recommended(recommendation)}"
-    return " ".join((first, *meanings))
+    return " ".join((f"{first}{_rate_only(recommendation.ranking)[1]}", *meanings))
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:

@@ -88,13 +88,16 @@ def _platform(record: RunRecord) -> str:
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
-    rounds: dict[str, set[object]] = {record.variant.name: set() for record in records}
+    rounds: dict[tuple[str, CellKey], set[object]] = defaultdict(set)
     for record in records:
-        if not record.is_discarded:
-            # The disturbed cells of a round were measured again in another process.
-            rounds[record.variant.name].add(record.moment if record.sweep else record.run_id)
-    least, most = min(map(len, rounds.values())), max(map(len, rounds.values()))
-    many = f"{least} to {most} processes" if least != most else plural(least, "process", "processes")
+        for key, cell in zip(keys_of(record), record.cells, strict=True):
+            if cell.status == "ok":
+                # The disturbed cells of a round were measured again in another process.
+                rounds[record.variant.name, key].add(record.moment if record.sweep else record.run_id)
+    counts = [*map(len, rounds.values())] or [0]
+    least, most = min(counts), max(counts)
+    many = plural(least, "process", "processes") + " a variant"
+    many = many if least == most else f"{least} to {most} processes a variant and cell"
     fork = "one process per round imports the libraries; each variant is a fork of it"
     forks = in_brackets(fork if any(record.forked for record in records) else "")
     runs = each(records, lambda record: str(record.procedure.get("runs", "")))
@@ -103,7 +106,7 @@ def _procedure(records: Sequence[RunRecord]) -> str:
     repeats = f", {runs} timed {timed} a cell after at least {warmup} {warmed}" if runs and warmup else ""
     days = sorted({record.started_at[:10] for record in records})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{many} a variant{forks}{repeats}, {plain_line(when)}"
+    return f"{many}{forks}{repeats}, {plain_line(when)}"
 
 
 def caption(results: Results) -> str:

@@ -17,7 +17,7 @@ from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide, shown_value
 from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
-from benchmarker.core.stats import Estimate, Ratio
+from benchmarker.core.stats import CONFIDENCE, Estimate, Ratio
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.caveats import reference_note
 from benchmarker.schema.record import status_words
@@ -28,6 +28,7 @@ Columns = list[Column[Row]]
 LIMITS_TITLE = "Against the limits of the device"
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
 WIDE_NOTE = "Wide: the ends of the interval differ by more than a factor of two, too much for a number."
+OPEN_NOTE = "An interval that excludes 1 can be inconclusive: within 2 % of 1, or after Holm's correction."
 MOST_CELLS = 12  # Largest number of other cells for which `other_cells` returns a table.
 MOST_NAMES = 3
 
@@ -324,11 +325,13 @@ def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
 
 
 def withheld_notes(rows: Sequence[Row]) -> list[str]:
-    """Return the notes that explain `outlier round N` and `wide`, if these rows contain them."""
+    """Return the notes that explain `outlier round N`, `wide`, and `inconclusive` beside an interval without 1."""
     outliers = [row.outlier for row in rows if row.is_withheld]
-    ratios = [ratio for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio]
-    outliers += [ratio.outlier for ratio in ratios if is_wide(ratio.ratio)]
-    return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers)
+    speed_ups = [each for row in rows for each in (row.speed_up, row.against_named, row.change) if each]
+    outliers += [each.outlier for each in speed_ups if is_wide(each.ratio)]
+    open_p = [each.ratio.p for each in speed_ups if each.verdict == "inconclusive" and each.ratio.p is not None]
+    has_open = any(p < 1 - CONFIDENCE for p in open_p)
+    return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers) + [OPEN_NOTE] * has_open
 
 
 def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:

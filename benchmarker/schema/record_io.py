@@ -235,6 +235,11 @@ def _json_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
 
 
+def record_paths(folder: Path) -> list[Path]:
+    """Return the records of a folder without its subfolders, damaged ones included, in the order of their names."""
+    return [path for path in sorted(folder.glob("*.json")) if _claims_to_be_a_record(read_bytes(path))]
+
+
 def _claims_to_be_a_record(text: bytes) -> bool:
     if b'"schema_version"' not in text:
         return False

@@ -23,7 +23,7 @@ import yaml
 import benchmarker
 from benchmarker.core.errors import BenchmarkerError, DeviceError, MissingLibraryError, SpecError, install_hint
 from benchmarker.engines.external.environments import environment_states
-from benchmarker.execution.jobs import is_job_file, write_job
+from benchmarker.execution.jobs import write_job
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import RUN_ORDER, append_lines, write_atomically
@@ -304,8 +304,7 @@ def measure(
         return Result(unfit=unfit)
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as home:
         sweep = replace(sweep, folder=Path(home))
-        for job in jobs.values():
-            write_job(job, sweep.folder)
+        job_files = {write_job(job, sweep.folder) for job in jobs.values()}
         for name, content in files.items():
             (sweep.folder / name).write_bytes(content)
         try:
@@ -318,7 +317,7 @@ def measure(
         except BenchmarkerError as error:
             return Result(card, environment, error=error)
         visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
-        contents = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
+        contents = {path.name: path.read_bytes() for path in visible if path not in job_files}
         # Records are returned as files.
         return Result(card, environment, files=contents, progress=replace(sweep.progress, records=[]))
 

@@ -6,16 +6,17 @@ import hashlib
 import random
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
-from benchmarker.execution.jobs import is_job_file, make_job, saved_jobs
+from benchmarker.execution.jobs import make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
-from benchmarker.sweep.resume import SweepFile, latest_sweep, read_sweep_file
+from benchmarker.schema.record_io import record_paths
+from benchmarker.sweep.resume import KeptSettings, SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 MAX_ROUNDS = 10
@@ -86,6 +87,12 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         raise SpecError(f"{word}: no variant of {path}; to resume a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, path) if settings.resume else None)
     before, notes = _before(path, folder) if settings.resume else (None, ())
+    if before and before.settings:
+        kept = {name: value for name, value in before.settings if getattr(settings, name) == getattr(Settings, name)}
+        if settings.shared_imports and not before.settings.shared_imports:
+            kept["shared_imports"] = False
+            notes += (f"--resume: the sweep in {folder} began without --shared-imports and goes on without it",)
+        settings = replace(settings, **kept)
     saved = tuple(saved_jobs(folder)) if before else ()
     # Without names and options, a sweep is resumed as it was, even if the config was edited since.
     earlier: dict[str, Job] = {}
@@ -136,6 +143,7 @@ def _sweep_file(
         seed=seed if seed is not None else random.randrange(2**16),
         started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=baseline,
+        settings=KeptSettings(**{name: getattr(settings, name) for name in KeptSettings.model_fields}),
     )
 
 
@@ -169,7 +177,7 @@ def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[
         return None, (f"{error}; the records beside it are used",)
     if before and not before.is_of(config):
         raise ResultsError(f"--resume: the sweep in {folder} is of {before.config}, not of {config}; give that one")
-    if not before and folder and any(not is_job_file(path) for path in folder.glob("*.json")):
+    if not before and folder and record_paths(folder):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to resume; this is a new one",)
 

@@ -23,12 +23,20 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
-from benchmarker.execution.jobs import is_job_file, refuse_changed, write_job
+from benchmarker.execution.jobs import refuse_changed, write_job
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.config_io import find_config
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.record_io import LOCK_OWNER, SWEEP_FILE, UNFINISHED, read_record, write_atomically, write_record
+from benchmarker.schema.record_io import (
+    LOCK_OWNER,
+    SWEEP_FILE,
+    UNFINISHED,
+    read_record,
+    record_paths,
+    write_atomically,
+    write_record,
+)
 
 if TYPE_CHECKING:
     from benchmarker.sweep.request import SweepRequest
@@ -40,6 +48,17 @@ UNWATCHED = "the GPU's clocks and temperature were not read while it was measure
 
 CellId = tuple[int, str, int]
 """Round, variant, and the cell's position in the grid."""
+
+
+class KeptSettings(Plain):
+    """Settings that a resumed sweep keeps, unless other values are given."""
+
+    load_timeout_s: float
+    cell_timeout_s: float | None
+    allow_shared: bool
+    shared_imports: bool
+    places: str | None
+    runtime_env: Path | None
 
 
 class SweepFile(Plain):
@@ -56,6 +75,8 @@ class SweepFile(Plain):
     started_at: str
     baseline: str | None = None
     """Variant that the others are compared with. None in older files."""
+    settings: KeptSettings | None = None
+    """None in older files."""
 
     def is_of(self, config: Path) -> bool:
         """Return whether the sweep measures this config; `quickstart` and `configs/quickstart.yaml` are the same."""
@@ -138,7 +159,7 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
 
 def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) -> None:
     """Check that the folder belongs to this sweep, and save the request and the jobs in it; raises ResultsError."""
-    if not request.settings.resume and any(not is_job_file(path) for path in folder.glob("*.json")):
+    if not request.settings.resume and ((folder / SWEEP_FILE).exists() or record_paths(folder)):
         remedy = "add --resume to resume that sweep, or choose another folder with --output"
         raise ResultsError(f"{folder}: there are records already; {remedy}")
     refuse_changed(request.saved, list(jobs.values()))
@@ -182,7 +203,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         elif not any(cell.status == "ok" for cell in record.cells):
             reason = "it has no finished cell"
         else:
-            reason = "measured under other circumstances (model, options, procedure, device or versions)"
+            reason = "measured under other circumstances (model, options, procedure, imports, device or versions)"
         if record.cells or is_foreign:
             notes.append(f"{path}: not used: {reason}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
@@ -191,7 +212,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
 
 def _keys(sweep: Sweep, record: RunRecord) -> tuple[str, ...]:
     origin = sweep.jobs[record.variant.name].origin
-    return origin.keys if origin else ()
+    return origin.keys if origin and record.forked == sweep.settings.shared_imports else ()
 
 
 def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool) -> Iterator[FoundRecord]:
@@ -200,9 +221,7 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
     for path in sweep.folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             path.unlink()
-    for path in sorted(sweep.folder.glob("*.json")):
-        if path.name == SWEEP_FILE or is_job_file(path):
-            continue
+    for path in record_paths(sweep.folder):
         try:
             saved = read_record(path)
         except ResultsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 
 from benchmarker.checkpoints.files import read_config
+from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ModelError, UnsupportedError
+from benchmarker.core.process import Streams
+from benchmarker.execution.single_run import Run
 from benchmarker.measure.repeat import warm_up
 from benchmarker.schema.record import SampleBase
 from benchmarker.workloads.generation.workload import WORKLOAD
@@ -88,6 +92,23 @@ def test_a_slow_warm_up_prints_a_line(tmp_path):
         after_each=lambda number, sample: told.append((number, sample.latency_s)),
     )
     assert told == [(1, 11.0), (2, 11.0), (3, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "runs", "line"),
+    [
+        (1, 1, "  warm-up 1 of 1 took 11 s; 1 timed run follows\n"),
+        (4, 3, "  warm-up 1 of 1 to 4 took 11 s; 3 timed runs follow\n"),
+    ],
+)
+def test_the_line_of_a_slow_warm_up_counts_in_words(limit: int, runs: int, line: str) -> None:
+    out = io.StringIO()
+    procedure = SimpleNamespace(warmup=1, warmup_limit=limit, runs=runs)
+    run: Any = SimpleNamespace(
+        _read=lambda: None, job=SimpleNamespace(procedure=procedure), terminal=Terminal(streams=Streams(out, out))
+    )
+    Run._slow_warmup(run, 1, SampleBase(latency_s=11.0))
+    assert out.getvalue() == line
 
 
 def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):

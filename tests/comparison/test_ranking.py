@@ -9,10 +9,11 @@ import pytest
 from benchmarker.comparison.gate import check
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_decide
-from benchmarker.report.answer import round_s
-from benchmarker.report.columns import first_table
+from benchmarker.core.tables import unmarked
+from benchmarker.report.answer import answer, round_s
+from benchmarker.report.columns import OPEN_NOTE, first_table
 from benchmarker.report.compare import sheets
-from tests.records import cell, compare_records, record, sample
+from tests.records import cell, compare_records, record, rounds, sample
 
 
 def test_a_variant_is_compared_with_the_unquantized_one_in_its_engine_and_with_the_fastest_unquantized_one():
@@ -51,6 +52,31 @@ def test_a_named_baseline_is_the_reference_of_every_variant():
     assert {row.variant: row.speed_up.ratio.value for row in ranking.rows if row.speed_up} == pytest.approx(
         {"compiled": 2.0, "int8": 4.0}
     )
+
+
+def test_the_answer_names_the_rate_if_whole_calls_do_not_differ():
+    def records(quant: str, ttft_s: float, tpot_s: float):
+        shares = enumerate((1.0, 1.001, 0.999))
+        return [
+            generated(quant, quant, share * ttft_s, share * tpot_s, round_number=number) for number, share in shares
+        ]
+
+    results = compare_records([*records("fp16", 1.0, 0.1), *records("int8", 1.5, 0.05), *records("gptq", 2.5, 0.08)])
+    first, *_ = answer(results, ranking_of(results))
+    assert unmarked(first) == (
+        "int8 is fastest in decode tok/s: 20.00 tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); "
+        "next is gptq, 12.50 tok/s. A whole call of int8 is not faster than that of fp16."
+    )
+
+
+def test_the_table_explains_an_inconclusive_verdict_beside_an_interval_that_excludes_one():
+    times = {"fp16": [1.0, 1.0, 1.0], "int8": [0.95, 0.96, 0.93], "gptq": [0.5, 0.9, 1.4], "bnb4": [0.7, 0.9, 1.3]}
+    rows = [row for quant, values in times.items() for row in rounds(quant, values)]
+    sheet = first_table(ranking_of(compare_records(rows)))
+    [column] = [column for column in sheet.columns if column.heading == "speed-up"]
+    assert [column.text(row) for row in sheet.rows if row.variant == "int8"] == ["1.06x [1.01, 1.10] inconclusive"]
+    assert OPEN_NOTE in sheet.notes
+    assert OPEN_NOTE not in first_table(ranking_of(compare_records(rows[:6]))).notes
 
 
 def generated(quant: str, name: str, ttft_s: float, tpot_s: float, **fields: object):

@@ -168,6 +168,19 @@ def test_an_error_of_the_users_is_one_line_and_exit_code_2():
     assert done.returncode == 2
 
 
+def test_an_error_is_wrapped_in_a_terminal_but_no_command_is_broken():
+    lines = [
+        "error: the environment is not installed, and no other environment has it;",
+        "'benchmarker engine install vllm --from wheelhouse' installs it, and",
+        "`benchmarker engine list --all --of this machine` shows what is installed;",
+        "pip install -e '.[int8]'",
+    ]
+    message = " ".join(lines).removeprefix("error: ")
+    body = f"from benchmarker.core.errors import SpecError\nraise SpecError({message!r})"
+    assert run_in_terminal(program(body)).splitlines()[-4:] == lines
+    assert run(program(body)).stderr == " ".join(lines) + "\n"
+
+
 def test_ctrl_c_is_exit_code_130():
     done = run(program("raise KeyboardInterrupt"))
     assert done.stderr == "interrupted\n"

@@ -21,7 +21,7 @@ from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.columns import first_table, other_cells
-from benchmarker.report.compare import Comparison, brief, compare, sheets
+from benchmarker.report.compare import Comparison, brief, compare, sheets, where
 from benchmarker.report.html.page import html, to_html
 from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.schema.model import EngineFacts, KernelUse
@@ -29,7 +29,19 @@ from benchmarker.schema.record import Conditions, Kernel, Memory
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.record import NO_TOKENIZER
 from tests.explained import FP16, explained, run, split_profile
-from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
+from tests.records import (
+    cell,
+    compare_records,
+    environment,
+    failed_cell,
+    load,
+    missing,
+    profile,
+    record,
+    rounds,
+    sample,
+    save,
+)
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
@@ -340,7 +352,7 @@ def test_of_two_that_are_as_fast_the_answer_takes_the_smaller(tmp_path):
         *(record("gptq", cell([one], memory=small), round_number=number) for number, one in enumerate(halves)),
     )
     assert "as fast as int8 within 2 %, in least memory." in lines_of(pair)[0]
-    assert lines_of(pair)[1].startswith("Costs 2.00 GiB instead of 7.59 GiB; quality not measured")
+    assert lines_of(pair)[1].startswith("Saves memory: 2.00 GiB instead of 7.59 GiB; quality not measured")
     alike = compared(tmp_path / "alike", *rounds("fp16", STEADY), *rounds("int8", halves))
     assert lines_of(alike)[1].startswith("Costs 7.59 GiB, like fp16; quality not measured")
 
@@ -512,3 +524,13 @@ def test_a_part_of_a_time_has_the_same_colour_in_charts_that_name_it_otherwise()
     parts = looks_of(["matrix products", *PARTS.values(), "something else"], colours=7)
     assert {parts[name][0] == looks[category][0] for category, name in PARTS.items() if category in looks} == {True}
     assert parts["matrix products"] == looks["matmul"]
+
+
+def test_the_number_of_processes_is_that_of_a_cell():
+    cells = [cell(), cell(batch_size=8)]
+    by_round = [
+        record("fp16", each, round_number=number, run_id=f"{number} {each.batch_size}")
+        for number in range(3)
+        for each in cells
+    ]
+    assert " 3 processes a variant, 5 timed runs a cell" in where(compare_records(by_round))

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
 from benchmarker.schema.record_io import LOCK_OWNER, UNFINISHED, read_record, write_record
-from benchmarker.sweep.request import chosen, rounds_of
+from benchmarker.sweep.request import Options, Settings, SweepRequest, chosen, make_request, read_config, rounds_of
 from benchmarker.sweep.resume import LOCK, SweepFile, locked
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
@@ -325,6 +326,61 @@ def test_the_last_sweep_of_the_config_is_found(tmp_path: Path, monkeypatch: pyte
     assert "there is no sweep of this config to resume; this is a new one" in stage.printed
     assert stage.sweep(resume=True, output=None) == []
     assert "2 of 2 cells are there already" in stage.printed
+
+
+def edit_records(stage: Stage, variant: str, **changes: Any) -> None:
+    for path in stage.results.glob(f"{variant}-*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def resumed(stage: Stage, **settings: Any) -> SweepRequest:
+    words = [str(stage.results)]
+    options = Options({}, "auto", (), ())
+    return make_request(read_config(stage.config), words, options, Settings(resume=True, **settings))
+
+
+def test_a_resumed_sweep_keeps_the_settings_that_it_began_with(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.sweep("--runs", "2", allow_shared=True, load_timeout_s=9.0, cell_timeout_s=8.0)
+    settings = resumed(stage, cell_timeout_s=7.0).settings
+    assert (settings.allow_shared, settings.load_timeout_s, settings.cell_timeout_s) == (True, 9.0, 7.0)
+    file = json.loads((stage.results / "sweep.json").read_text())
+    file["settings"] |= {"places": "ray", "runtime_env": "a", "shared_imports": True}
+    (stage.results / "sweep.json").write_text(json.dumps(file))
+    settings = resumed(stage).settings
+    assert (settings.places, settings.runtime_env, settings.shared_imports) == ("ray", Path("a"), True)
+
+
+def test_a_resumed_sweep_imports_libraries_as_it_began(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.sweep("--runs", "2")
+    request = resumed(stage, shared_imports=True)
+    assert not request.settings.shared_imports
+    note = f"--resume: the sweep in {stage.results} began without --shared-imports and goes on without it"
+    assert request.notes == (note,)
+    edit_records(stage, "a", forked=True)
+    assert stage.sweep(resume=True, shared_imports=True) == []
+    assert "measured under other circumstances (model, options, procedure, imports, device or" in stage.printed
+    assert "2 of 4 cells are there already" in stage.printed
+
+
+def test_a_sweep_whose_records_do_not_compare_has_failed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=2)
+    stage.sweep("--runs", "2")
+    edit_records(stage, "a-round2", forked=True)
+    stage.rounds = 1
+    assert stage.sweep(rounds=1, resume=True) == ["comparison"]
+    assert "no comparison: these records do not compare: libraries imported is " in stage.printed
+
+
+def test_files_of_other_commands_in_the_folder_are_no_records(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"])
+    stage.results.mkdir()
+    (stage.results / "notes.json").write_text("{}")
+    stage.sweep("--runs", "2")
+    stage.sweep(resume=True)
+    assert "2 of 2 cells are there already" in stage.printed
+    assert "notes.json" not in stage.printed
 
 
 def test_a_folder_with_records_is_not_mixed_with_a_new_sweep(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "two words", variants=["a"], faults=[fault("hang")])
     stage.sweep(timeout_s=0.6, shared_imports=True)
     (line,) = [line for line in stage.printed.splitlines() if line.startswith("resume with: ")]
-    resume = ["--resume", str(stage.results), "--shared-imports"]
+    resume = ["--resume", str(stage.results)]
     assert shlex.split(line)[2:] == ["benchmarker", "sweep", str(stage.config), *resume]
 
 
@@ -297,6 +297,20 @@ def test_a_full_disk_ends_the_sweep_with_one_line_and_the_saved_records_are_comp
     assert len(stage.cells()) == 4
     assert "variant" in stage.printed
     assert "decode tok/s" in stage.printed
+
+
+def test_a_disk_that_is_full_before_the_first_record_is_the_only_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise ResultsError("order.jsonl: not saved: the disk is full")
+
+    monkeypatch.setattr("benchmarker.sweep.attempt.append_lines", full)
+    stage = Stage(tmp_path, variants=["a"], faults=[fault("exit", "start")])
+    with pytest.raises(ResultsError, match="the disk is full"):
+        stage.sweep()
+    assert "no comparison" not in stage.printed
+    assert "no records there" not in stage.printed
 
 
 def test_a_disk_that_really_fills_up_keeps_every_finished_record(tmp_path: Path) -> None:
