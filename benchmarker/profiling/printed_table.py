@@ -83,8 +83,15 @@ class ProfilerTable:
         """Time of all kernels, or of all operators on a CPU; None if unknown."""
         if self.device or self.cpu_s is None:
             return self.device_s
-        # On a CPU the total contains the annotations' own time, which is the time between operators.
-        return self.cpu_s - sum(map(self.own_s, self.rows)) + self.listed_s
+        return self.cpu_s - self.outside_s
+
+    @property
+    def outside_s(self) -> float:
+        """Own time of annotations on a CPU, which is the time between operators; the printed total contains it."""
+        if self.device:
+            return 0.0
+        listed = set(self.listed)
+        return sum(self.own_s(row) for row in self.rows if row not in listed)
 
     @property
     def total_s(self) -> float:
