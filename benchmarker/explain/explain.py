@@ -123,11 +123,11 @@ five of a decoder layer's seven products into one."""
 
 
 def loaded_proof(load: LoadFacts, *, replaces_linears: bool) -> Proof:
-    linears = f"linear layers: {_counted(load.linear_classes)}; " if load.linear_classes else ""
+    counts = {"linear layers": load.linear_classes, "weights": load.weight_classes}
     lines = (
         f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
         f"with scales and unquantized tensors; lm_head {plain_line(load.lm_head_dtype)}",
-        f"{linears}weights: {_counted(load.weight_classes)}",
+        "; ".join(f"{name}: {_counted(classes)}" for name, classes in counts.items() if classes),
     )
     slow = [name for name in load.linear_classes if name in FALLBACKS and not replaces_linears]
     return Proof(lines, tuple(f"torch fallback: {plain_line(name)} is {FALLBACKS[name]}" for name in slow))

@@ -16,7 +16,7 @@ from benchmarker.execution.jobs import make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
 from benchmarker.schema.record_io import record_paths
-from benchmarker.sweep.resume import SweepFile, has_shared_imports, latest_sweep, read_sweep_file
+from benchmarker.sweep.resume import KeptSettings, SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 MAX_ROUNDS = 10
@@ -41,10 +41,6 @@ class Settings:
     places: str | None = None
     """Workers, as `local:0,1` or `ray`; None for a single worker in this process."""
     runtime_env: Path | None = None
-
-
-KEPT = ("load_timeout_s", "cell_timeout_s", "allow_shared", "shared_imports", "places", "runtime_env")
-"""Settings that a resumed sweep keeps unless other values are given. The jobs contain the options of the runs."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +87,12 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         raise SpecError(f"{word}: no variant of {path}; to resume a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, path) if settings.resume else None)
     before, notes = _before(path, folder) if settings.resume else (None, ())
-    if settings.resume and folder:
-        settings, more = _kept(before, folder, settings)
-        notes += more
+    if before and before.settings:
+        kept = {name: value for name, value in before.settings if getattr(settings, name) == getattr(Settings, name)}
+        if settings.shared_imports and not before.settings.shared_imports:
+            kept["shared_imports"] = False
+            notes += (f"--resume: the sweep in {folder} began without --shared-imports and goes on without it",)
+        settings = replace(settings, **kept)
     saved = tuple(saved_jobs(folder)) if before else ()
     # Without names and options, a sweep is resumed as it was, even if the config was edited since.
     earlier: dict[str, Job] = {}
@@ -144,26 +143,8 @@ def _sweep_file(
         seed=seed if seed is not None else random.randrange(2**16),
         started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=baseline,
-        settings=given_settings(settings),
+        settings=KeptSettings(**{name: getattr(settings, name) for name in KeptSettings.model_fields}),
     )
-
-
-def given_settings(settings: Settings) -> dict[str, Any]:
-    """Return the settings of `KEPT` that are not the defaults."""
-    values = {name: getattr(settings, name) for name in KEPT if getattr(settings, name) != getattr(Settings(), name)}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-
-
-def _kept(before: SweepFile | None, folder: Path, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings of a resumed sweep, and a line if `--shared-imports` differs from its records."""
-    kept: dict[str, Any] = {**(before.settings if before else {}), **given_settings(settings)}
-    if kept.get("runtime_env"):
-        kept["runtime_env"] = Path(kept["runtime_env"])
-    is_shared = has_shared_imports(folder)
-    kept["shared_imports"] = kept.get("shared_imports", False) if is_shared is None else is_shared
-    without = settings.shared_imports and not kept["shared_imports"]
-    note = f"--resume: the sweep in {folder} began without --shared-imports and goes on without it"
-    return replace(settings, **kept), (note,) if without else ()
 
 
 def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:

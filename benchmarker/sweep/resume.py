@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
 from benchmarker.execution.jobs import refuse_changed, write_job
-from benchmarker.schema.base import Plain, Scalar, first_problem
+from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.config_io import find_config
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
@@ -50,6 +50,17 @@ CellId = tuple[int, str, int]
 """Round, variant, and the cell's position in the grid."""
 
 
+class KeptSettings(Plain):
+    """Settings that a resumed sweep keeps, unless other values are given."""
+
+    load_timeout_s: float
+    cell_timeout_s: float | None
+    allow_shared: bool
+    shared_imports: bool
+    places: str | None
+    runtime_env: Path | None
+
+
 class SweepFile(Plain):
     """Content of sweep.json: the request of a sweep, for `--resume` and for readers."""
 
@@ -64,8 +75,8 @@ class SweepFile(Plain):
     started_at: str
     baseline: str | None = None
     """Variant that the others are compared with. None in older files."""
-    settings: dict[str, Scalar] = Field(default_factory=dict)
-    """Settings of the measuring processes that are not the defaults. Empty in older files."""
+    settings: KeptSettings | None = None
+    """None in older files."""
 
     def is_of(self, config: Path) -> bool:
         """Return whether the sweep measures this config; `quickstart` and `configs/quickstart.yaml` are the same."""
@@ -134,16 +145,6 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
 
 def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
     write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
-
-
-def has_shared_imports(folder: Path) -> bool | None:
-    """Return whether the folder's first measuring process was a fork; None if nothing was measured."""
-    records = []
-    for path in record_paths(folder):
-        with contextlib.suppress(ResultsError):
-            records.append(read_record(path))
-    measured = [record for record in records if any(cell.samples for cell in record.cells)]
-    return min(measured, key=lambda record: record.started_at).forked if measured else None
 
 
 def latest_sweep(results: Path, config: Path) -> Path | None:

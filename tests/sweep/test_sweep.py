@@ -345,25 +345,22 @@ def test_a_resumed_sweep_keeps_the_settings_that_it_began_with(tmp_path: Path) -
     settings = resumed(stage, cell_timeout_s=7.0).settings
     assert (settings.allow_shared, settings.load_timeout_s, settings.cell_timeout_s) == (True, 9.0, 7.0)
     file = json.loads((stage.results / "sweep.json").read_text())
-    (stage.results / "sweep.json").write_text(json.dumps(file | {"settings": {"places": "ray", "runtime_env": "a"}}))
+    file["settings"] |= {"places": "ray", "runtime_env": "a", "shared_imports": True}
+    (stage.results / "sweep.json").write_text(json.dumps(file))
     settings = resumed(stage).settings
-    assert (settings.places, settings.runtime_env) == ("ray", Path("a"))
+    assert (settings.places, settings.runtime_env, settings.shared_imports) == ("ray", Path("a"), True)
 
 
-def test_the_first_record_decides_whether_a_resumed_sweep_shares_imports(tmp_path: Path) -> None:
+def test_a_resumed_sweep_imports_libraries_as_it_began(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.sweep("--runs", "2")
     request = resumed(stage, shared_imports=True)
     assert not request.settings.shared_imports
     note = f"--resume: the sweep in {stage.results} began without --shared-imports and goes on without it"
     assert request.notes == (note,)
-    edit_records(stage, "a", forked=True, started_at="2026-01-01T00:00:00+00:00")
-    request = resumed(stage)
-    assert request.settings.shared_imports
-    assert request.file.settings["shared_imports"] is True
-    # The records of `b`, which were made without the option, make the folder incomparable.
-    assert stage.sweep(resume=True) == ["comparison"]
-    assert "measured under other circumstances" in stage.printed
+    edit_records(stage, "a", forked=True)
+    assert stage.sweep(resume=True, shared_imports=True) == []
+    assert "measured under other circumstances (model, options, procedure, imports, device or" in stage.printed
     assert "2 of 4 cells are there already" in stage.printed
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of attention's records: the floor of a call's time, and sentences on its growth with the length.
+"""Evaluation of attention's records: the floor of a call's time, and sentences on how the time grows with the length.
 
     floor = max(FLOPs / matmul rate, bytes / bandwidth)
 
@@ -25,7 +25,7 @@ from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.operation import operation_reading as operation
 
-IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which a number must be wrong: FLOPs, time or matmul rate.
+IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which FLOP count, time or matmul rate must be wrong.
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
@@ -87,7 +87,7 @@ Times = Sequence[tuple[int, float]]  # Seconds of one call by length.
 class Growth:
     """Fit of t = fixed_s + factor_s * S ** exponent, with fixed_s >= 0."""
 
-    fixed_s: float  # Constant cost of a call. Without it, a linear growth would seem to have the exponent 0.9.
+    fixed_s: float  # Constant cost of a call. Without this term, linear growth would get the exponent 0.9.
     factor_s: float
     exponent: float
     lengths: int
@@ -127,7 +127,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
-    """Return sentences: from which length on a variant is faster than the baseline, and how its time grows."""
+    """Return sentences on the length from which a variant is faster than the baseline, and on its time's growth."""
     series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []
@@ -167,7 +167,7 @@ def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
 
 
 def always_text(baseline: str, ratios: Ratios) -> str | None:
-    """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if the verdicts differ."""
+    """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if not all lengths agree."""
     verdict = constant_verdict(ratios)
     if verdict is None or len(ratios) < 2:
         return None
