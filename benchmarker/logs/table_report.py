@@ -35,7 +35,7 @@ REPEATED = 1.01  # Sum of all rows' own times divided by the total, above which 
 WORTH_A_LINE = 0.05  # Share of the time from which a fact is printed.
 BUSY = 0.90
 LAUNCH_S = 20e-6
-"""Mean duration of a launch above which launches must have waited for room in the queue. Alone, it is a few us."""
+"""Mean duration of a launch above which launches must have waited for room in the queue; without a wait, a few us."""
 MOST_CATEGORIES = 3  # Categories that a sentence on a difference names.
 WORTH_NAMING = 0.02  # Difference, as a share of the larger table's time, from which it is printed.
 EQUAL = 1.005  # Largest ratio of two times that are printed as equal.
