@@ -82,7 +82,7 @@ def whole(key: str, check: Callable[[Path], object] = check_weights) -> Path:
 
 
 def quantize_s(folder: Path) -> float | None:
-    """Return the seconds that quantizing a cached checkpoint took; None for dummies and other folders."""
+    """Return how many seconds the quantization of a cached checkpoint took; None for dummies and other folders."""
     entry = _entry(folder)
     return entry.description.made_s if entry and entry.description.kind != "dummy" else None
 
@@ -154,7 +154,7 @@ def new_entry(
 
 @contextlib.contextmanager
 def _draft(final: Path) -> Iterator[Path]:
-    # Random digits, since containers can share host name and process id; no tempfile, whose mode excludes other users.
+    # Random digits: containers can share host name and process id. tempfile's folders would exclude other users.
     name = f".{final.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     draft = final.with_name(name)
     draft.mkdir()

@@ -47,7 +47,7 @@ Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 def plan_tensors(
     source: Path, config: dict[str, Any], needs: QuantizationNeeds, *, trusted: bool
 ) -> tuple[PlannedTensor, ...]:
-    """Return the tensors of the checkpoint, shared ones once; `source` is the folder of config.json and remote code."""
+    """Return the checkpoint's tensors, shared ones once. `source`: folder with config.json and remote code."""
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     has_experts = any("router" in type(module).__name__.lower() for module in model.modules())
@@ -99,7 +99,7 @@ def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
     return {
         name: module
         for name, module in model.named_modules()
-        # The exact class, as in optimum: routers, for example, are subclasses.
+        # The class must be exact, as in optimum: routers, for example, are subclasses.
         if type(module) is torch.nn.Linear and module is not head
     }
 
@@ -107,7 +107,7 @@ def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
 def _fill(owner: str, name: str, std: float) -> Fill:
     if "norm" in owner.lower() and name == "weight":
         return lambda tensor, _: tensor.fill_(1.0)
-    # DeepSeek's correction bias shifts the choice of experts.
+    # `e_score_correction_bias` (DeepSeek) would make the choice of experts uneven.
     if name in ("bias", "e_score_correction_bias"):
         return lambda tensor, _: tensor.zero_()
     if "router" in owner.lower() and name == "weight":

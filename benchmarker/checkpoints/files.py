@@ -134,7 +134,7 @@ def has_tokenizer(folder: Path) -> bool:
 def tokenizer_hashes(folder: Path) -> dict[str, str | None]:
     """Return hashes of the tokenizer and of the chat template by field of ModelFacts; None for a missing one.
 
-    Libraries write the same tokenizer.json with other spaces, and merges as pairs or as text.
+    Equal tokenizers have equal hashes, although libraries differ in spaces and in writing merges as pairs or text.
     """
     parts: dict[str, Any] = {}
     # A damaged tokenizer is an error of the runs that read it.
@@ -272,7 +272,7 @@ NOT_THERE = "not there"
 
 
 def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the names whose fingerprint changed or is new."""
+    """Return the names in `now` whose fingerprint differs from `before` or is missing there."""
     return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
 
 

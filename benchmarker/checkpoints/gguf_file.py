@@ -58,7 +58,7 @@ class GgufFacts:
     has_tokenizer: bool
 
     def fallback(self, form: str) -> str | None:
-        """Return `Q4_K_M: rows of 896 are Q8_0, since ...`; None if a file of this format has no such rows."""
+        """Return `Q4_K_M: rows of 896 are Q8_0, since ...`; None if the format `form` has no such rows in this file."""
         if "_K" not in form or not self.narrow_rows:
             return None
         parts = [

@@ -1,8 +1,8 @@
 """Loading of a checkpoint through transformers, with one-line errors.
 
 transformers fills missing weights with random numbers and continues; here that is an error. gptqmodel, when imported,
-sets PYTORCH_ALLOC_CONF (which changes every memory number), CUDA_DEVICE_ORDER, HF_HOME and others, and raises the root
-logger to INFO; `undisturbed` restores them, so that all variants run under the same settings.
+sets PYTORCH_ALLOC_CONF (which changes every memory number), CUDA_DEVICE_ORDER, HF_HOME and others, and sets the root
+logger to INFO; `undisturbed` restores these settings, so that they are the same for all variants.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def key_heads(config: Any) -> int:
 
 
 def head_dim(config: Any) -> int:
-    # Qwen3-4B has 128, and not hidden_size / heads = 80.
+    # Qwen3-4B's head_dim is 128, not hidden_size / heads = 80.
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
@@ -235,7 +235,7 @@ def read_model(
 
     Args:
         quantization: transformers quantization config, or None to load the checkpoint as it is.
-        not_stored: Tensors that no checkpoint has, since modules create them, by attribute name: `input_perm`.
+        not_stored: Attribute names of tensors that modules create and no checkpoint has: `input_perm`.
     """
     import torch
     from safetensors import SafetensorError
@@ -288,7 +288,7 @@ def read_model(
 
 
 def further_layers(keys: Iterable[str], config: dict[str, Any]) -> list[str]:
-    """Return the names of tensors of decoder layers, or of layers that predict further tokens, beyond the config's."""
+    """Return the names of tensors in layers (decoder or multi-token prediction) beyond the config's number."""
     layers = config.get("num_hidden_layers", math.inf) + (config.get("num_nextn_predict_layers") or 0)
     return sorted(key for key in keys if (match := LAYER.match(key)) and int(match[1]) >= layers)
 

@@ -63,7 +63,7 @@ def generate(
         raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
     lines: Iterable[str] = () if prompt or sys.stdin.isatty() else sys.stdin
     texts = iter(prompt or (line.rstrip("\n") for line in lines if line.strip()))
-    # Wait for the first text before the model is loaded, which is not needed without one.
+    # Wait for the first text before loading the model: without a text, no model is needed.
     if (first := next(texts, None)) is None:
         raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
     generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
@@ -81,7 +81,7 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
 
     job: Any = make_job(typed)
     variant = job.variant
-    # To standard error, so that the texts alone are in the output.
+    # Messages go to standard error, so that standard output contains only the texts.
     print(f"loading {job.model.id}: {variant.name}", file=sys.stderr, flush=True)
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device

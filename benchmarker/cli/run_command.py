@@ -44,7 +44,7 @@ class RunCommand(TyperCommand):
         The workload is the first word, else that of the config, else text generation.
         """
         words = list(args)
-        # One unknown word is a misspelled workload, several are an argument of no option.
+        # An unknown argument of one word is a misspelled workload; with spaces, it belongs to no option.
         is_named = words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1)
         name = words.pop(0).replace("-", "_") if is_named else _workload_of_config(words) or DEFAULT_WORKLOAD
         if content := saved_help(name, words):

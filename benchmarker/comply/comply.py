@@ -88,7 +88,7 @@ def comply(
 
 
 def _why_foreign(jobs: Sequence[Job], records: Sequence[RunRecord], device_name: str) -> str:
-    """Return why the records are not of a sweep on this machine, as those in results/reference; "" if they are."""
+    """Return the reason if the records are not of a sweep on this machine (those in results/reference), else ""."""
     if not jobs:
         return "the folder has no job-NAME.json, which a sweep writes"
     names = sorted({record.environment.device.name for record in records})

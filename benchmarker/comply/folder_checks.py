@@ -27,8 +27,8 @@ ORDER_CHECK, FLIP_CHECK = "order of execution", "false verdicts"
 
 
 def check_order(folder: Path, records: Sequence[RunRecord]) -> Finding:
-    """Check that each device ran one process at a time, rounds in sequence, and each round in the planned order, and
-    that a process of its round made each record."""
+    """Check that each device ran one process at a time and rounds in sequence, that each round ran in the planned
+    order, and that each record was written by a process of its round."""
     try:
         lines = sorted(read_order(folder), key=lambda line: line.start)
     except ValueError as error:
@@ -73,7 +73,7 @@ def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[st
 
 
 def _record_faults(lines: Sequence[OrderLine], records: Sequence[RunRecord]) -> list[str]:
-    """Return a message for each record that no process of its round made, and that is in a wrong pair therefore."""
+    """Return a message for each record written by no process of its round; its ratio would use a wrong pair."""
     return [
         f"no process of round {record.round + 1} made the record {record.run_id} of {record.variant.name} in that round"
         for record in records

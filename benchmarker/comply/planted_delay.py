@@ -110,7 +110,7 @@ def check_power() -> Finding:
 
 
 def found_slower(noise: float, *, slower: float = TWIN_SLOWER, seed: int = SEED) -> int:
-    """Return the number of simulated sweeps, of 100, with the verdict "slower" on times `slower` times as long."""
+    """Return how many of 100 simulated sweeps find a variant slower whose times are `slower` times as long."""
     random_times, count = random.Random(seed), 0
     for _ in range(SWEEPS):
         plain = {number: random_times.gauss(1, noise) for number in range(ROUNDS)}

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 WITHIN = 0.02
-TIE = 0.01  # Largest gap (nats) of a generated token's log-probability to the highest that counts as a tie.
+TIE = 0.01  # A generated token within this many nats of the likeliest token counts as equally likely.
 PREFILL_TIE = 0.25
-"""Largest gap if the prefill's kernels score the token. Logits of bfloat16 between 16 and 32 are 0.125 apart."""
+"""`TIE` if the engine's prefill scores the tokens. Logits of bfloat16 between 16 and 32 are 0.125 apart."""
 EARLIEST = 0.8  # Least ratio of TTFT to the time of a generation of one token.
 REPEATS, LEAST_REPEATS = 5, 2
 TRIES = 5  # Maximum number of repeats of a check whose time is outside its limits.
@@ -85,7 +85,7 @@ def _findings(subject: Subject) -> Iterator[Finding]:
 
 
 def measured_point(job: GenerationJob, records: Sequence[RunRecord]) -> Point:
-    """Return the first point that a record has a time of; the first of all if there is none."""
+    """Return the first point that has a time in the records; the job's first point if none has."""
     cells = [cell for record in records for cell in record.cells if cell.status == "ok"]
     shapes = {shape_of(cell) for cell in cells}
     points = job.points()
@@ -160,7 +160,7 @@ def check_timed_output(subject: Subject) -> Finding:
 
 
 def repeated(run: Callable[[], Result], is_final: Callable[[Result], bool]) -> tuple[Result, str | None]:
-    """Return the first final result of TRIES, else the last, with the disturbance if all tries were disturbed."""
+    """Run until `is_final`, at most TRIES times; return the last result, and the disturbance if all tries had one."""
     host, disturbances = HostGauge(os.getpid()), []
     for _ in range(TRIES):
         host.read()
@@ -175,9 +175,9 @@ def repeated(run: Callable[[], Result], is_final: Callable[[Result], bool]) -> t
 
 
 def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[float], str, float] | None:
-    """Return how many nats each token is behind the likeliest, the scorer, and the largest gap of a tie.
+    """Return each token's gap in nats to the likeliest token, the name of the scorer, and the largest gap of a tie.
 
-    vLLM and SGLang cannot feed given tokens to their decode step; their prefill scores these instead.
+    vLLM and SGLang cannot feed given tokens to their decode step; their prefill scores these. None without scores.
     """
     text, count = (*ids, *tokens[:-1]), len(tokens)
     if scores := source.step_scores(text, prompt_tokens=len(ids)):
@@ -255,13 +255,13 @@ def check_clock(subject: Subject) -> Finding:
 
 
 def _check_distant_clock(subject: Subject) -> Finding:
-    """Compare differences of two lengths, in which the message between the processes cancels."""
+    """Compare differences between two lengths, in which the time of messages between processes cancels."""
     if subject.point.new_tokens == 1:
         reason = "a call of one token from another process includes the message between the processes"
         return subject.not_applicable("clock", reason)
 
     def medians(new_tokens: int) -> tuple[float, float]:
-        """Return the engine's latency, and the further time of the call."""
+        """Return the median latency by the engine's clock, and the median of the call's additional time."""
         timed = [
             timed_by_hand(subject.device, lambda: subject.generate(subject.own, new_tokens))
             for _ in range(subject.repeats)
@@ -316,11 +316,11 @@ def check_weights(subject: Subject) -> Finding:
 
 
 def weight_bytes_of(source: TokenSource) -> int | None:
-    """Return the bytes of the weights now; None if another process does not count them."""
+    """Return the present bytes of the weights; None for an external engine that does not count them."""
     if source.model is not None:
         return weight_bytes(source.model)
     external = source.facts().external
-    # The driver of vLLM alone reads layers, and with them the weights, at each call.
+    # Only vLLM's driver inspects the layers, and thus counts the weights, at each call.
     return external.weight_bytes if external and external.linear_methods else None
 
 

@@ -66,12 +66,12 @@ class Terminal:
             self._steps.step(clean(what), finished, total)
 
     def pin(self, text: str) -> None:
-        """Keep the lines of `text` below all later output, in place of lines pinned before; "" removes these."""
+        """Keep the lines of `text` below all later output, replacing earlier pinned lines; "" removes them."""
         if self.can_pin:
             self._pinned.show(clean(text))
 
     def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks as `show` does, or as markdown in a file or if quiet. If quiet, a `detail` is not printed."""
+        """Print blocks like `show`, or as markdown in a file or if quiet. If quiet, print nothing for a `detail`."""
         if self._out.is_terminal and not self._quiet:
             self.show(blocks)
         elif not (self._quiet and detail):

@@ -45,8 +45,8 @@ def end_with_parent() -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    # The parent may have died before the call above, so its process id is compared. An id of 1 would prove nothing: in
-    # a container the sweep itself may be process 1, which adopts orphans elsewhere.
+    # The parent may have died before the call above, so its process id is compared. An id of 1 proves no death: it is
+    # the id of the process that adopts orphans, but in a container the sweep itself may have it.
     parent = os.environ.get(PARENT)
     if parent is not None and parent != str(os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -37,7 +37,7 @@ def is_torchrun() -> bool:
 
 
 class Store:
-    """Connection to the store of all ranks. `take` blocks it, so each thread and process group has its own."""
+    """Connection to the store of all ranks. `take` blocks it, so each thread and process group opens its own."""
 
     def __init__(self, port: int, *, is_server: bool = False) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]

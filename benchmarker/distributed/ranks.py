@@ -167,7 +167,7 @@ class Ranks:
         return result, answers
 
     def join(self, devices: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        """Wait until all ranks are ready, and return their process group."""
+        """Wait until all ranks are ready, and return the context of their process group."""
         self._store.put(key("ready", 0), True)
         for number in range(1, self.count):
             self._take(key("ready", number))

@@ -96,7 +96,7 @@ class TokenSource:
         return None
 
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
-        """Score a text by the libraries' own decode step. None if `step_scores` runs it, or if it is replaced."""
+        """Score a text by the libraries' own decode step; None if it is that of `step_scores`, or was replaced."""
         return None
 
     def generate(
@@ -106,8 +106,8 @@ class TokenSource:
 
         Args:
             prompt_ids: [batch][prompt_tokens].
-            context: [batch][depth]: ids before the prompt, which are in the KV cache when the clock starts. The cache
-                is filled at the first call with an object and reused at later calls with the same object.
+            context: [batch][depth]: ids before the prompt, in the KV cache when the clock starts. The first call
+                with a context object fills the cache; later calls with the same object reuse it.
         """
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class TokenSource:
         raise NotImplementedError
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        """Return each GPU's peak memory in the newest generation; empty for a single GPU, and if unknown."""
+        """Return the peak memory of each GPU in the newest generation; empty for a single GPU or if unknown."""
         return ()
 
     def peak_bytes(self) -> int | None:
@@ -123,7 +123,7 @@ class TokenSource:
         return None
 
     def timed(self) -> AbstractContextManager[None]:
-        """Return the context of the timed generations, in which a recompilation raises UnsupportedError."""
+        """Return a context manager around the timed generations; a recompilation inside raises UnsupportedError."""
         return nullcontext()
 
     def check(self) -> None:
@@ -138,7 +138,7 @@ class TokenSource:
         return None
 
     def step_facts(self) -> StepFacts | None:
-        """Return facts about the decode step at the shape that ran last; None for engines that keep no step."""
+        """Return facts about the decode step at the shape that ran last; None if the engine does not record any."""
         return None
 
 

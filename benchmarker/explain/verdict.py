@@ -113,6 +113,7 @@ def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
     times: list[tuple[Bound, float]] = [
         ("matrix products", phase.seconds("matmul", "quantized matmul")),
         ("dequantizing", phase.seconds("dequantize")),
+        ("host", phase.seconds("bookkeeping")),
         *_between(phase),
     ]
     times.sort(key=lambda piece: -piece[1])

@@ -239,7 +239,7 @@ def _text(answer: Any | None) -> str | None:
 
 
 def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
-    """Return the GPU or MIG slice with this UUID: `GPU-...`, `MIG-...`, or the digits alone, as from CUDA."""
+    """Return the GPU or MIG slice of a UUID, `GPU-...`, `MIG-...` or CUDA's digits alone; None if there is none."""
     if nvml := _open_nvml():
         # CUDA gives the digits of the slice if a GPU is sliced (MIG); NVML requires the prefix.
         for name in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
@@ -315,7 +315,7 @@ def _open_amdsmi() -> Any | None:
     try:
         import amdsmi
     except (ImportError, OSError, KeyError, AttributeError):
-        # The import loads a library of ROCm and fails in these ways if that is missing or does not match.
+        # The import loads a library of ROCm, and raises these errors if the library is missing or does not match.
         return None
     try:
         amdsmi.amdsmi_init()

@@ -27,7 +27,7 @@ from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, H
 CellKind = TypeVar("CellKind", bound=CellBase)
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
-BESIDE_S = 2 * PERIOD_S  # Distance to GPU states that a cell uses if none was read during it.
+BESIDE_S = 2 * PERIOD_S  # If no GPU state was read during a cell, the cell uses states up to this long outside.
 
 COOL_DOWN_S = 120.0
 
@@ -81,7 +81,7 @@ class Monitor:
         return None
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """Summarize the GPU states between two Unix times, or up to BESIDE_S outside if there is none between them."""
+        """Summarize the GPU states between two Unix times, else those within BESIDE_S of them; None if none."""
         states = list(self._states)
         inside = [state for state in states if start_s <= state.time_s <= end_s]
         near = [state for state in states if start_s - BESIDE_S <= state.time_s <= end_s + BESIDE_S]
@@ -186,7 +186,7 @@ class HostGauge:
     def read(self) -> None:
         """Store the current counters. Does nothing if the system has none or the process has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # Fails if the process has ended: its time would count as that of other programs.
+            # Raises an error if the process has ended; its time would then count as that of other programs.
             (self._proc / str(self._process)).stat()
             own_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
             busy_s, steal_s, own_s = (ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks))
@@ -247,7 +247,7 @@ class HostGauge:
 
 
 def with_host_load(cell: CellKind, host: HostGauge | None) -> tuple[CellKind, str | None]:
-    """Return the cell with the host load of its timed interval, and why an "ok" cell is disturbed, or None."""
+    """Return the cell with the host load of its timed interval, and the reason if an "ok" cell is disturbed."""
     load = host.between(*cell.timed_at) if host and cell.timed_at and not cell.host_load else None
     if load is None:
         return cell, None
@@ -312,10 +312,10 @@ class Surroundings:
     def with_free_threads(
         self, environment: Environment, *, saved: int | None = None
     ) -> tuple[Environment, str | None]:
-        """Return the environment with at most one thread per core that is free so far, and a line on that number.
+        """Limit torch's threads to the cores that were free so far; return the environment and a line to print.
 
-        A resumed sweep keeps its `saved` number. The environment of a GPU, and one in which the user set a number, is
-        returned as it is, without a line.
+        A resumed sweep keeps its `saved` number. On a GPU, or if the user has set the number of threads, return
+        `environment` unchanged and None.
         """
         is_set = any(environment.variables.get(f"{library}_NUM_THREADS") for library in ("OMP", "MKL"))
         if environment.device.kind != "cpu" or is_set:
@@ -342,7 +342,7 @@ class Surroundings:
             self._read_s = time.time()
 
     def beside(self, cell: CellKind, *, own_processes: int) -> tuple[CellKind, str | None]:
-        """Return the cell with GPU state, host load and flags, and why it is disturbed, or None."""
+        """Return the cell with GPU state, host load and flags, and the reason if it is disturbed."""
         cell = with_gpu_state(cell, self._monitor, own_processes=own_processes, allow_shared=True)
         cell, why = with_host_load(cell, self._host)
         flags = (*cell.flags, "disturbed") if why else cell.flags

@@ -102,7 +102,7 @@ VARIABLES = re.compile(
     re.VERBOSE,
 )
 
-# Variables of the families above with paths or identities, which change no speed.
+# Variables of the families above that contain paths or identities. They do not affect speed.
 _NOT_RECORDED = re.compile(r"(^|_)TOKEN(_|$)|SECRET|PASSWORD|CREDENTIAL|_KEY|DIR$|PATH$|_FILE$|URL|HOST|USER")
 
 

@@ -7,7 +7,7 @@ decode, and all of it was measured with the profiler on. A trace shows the gaps 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -16,7 +16,14 @@ from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, p
 from benchmarker.explain.phases import Conversion, Phase, table_conversion, table_phase, unpacking
 from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.explain.waterfall import Bound
-from benchmarker.profiling.kernel_categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
+from benchmarker.profiling.kernel_categories import (
+    CATEGORIES,
+    UNKNOWN_LIMIT,
+    Category,
+    category,
+    is_float32,
+    seconds_by_category,
+)
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.profiling.profile_table import KernelLine, kernel_code, kernel_lines
 
@@ -28,7 +35,7 @@ REPEATED = 1.01  # Sum of all rows' own times divided by the total, above which 
 WORTH_A_LINE = 0.05  # Share of the time from which a fact is printed.
 BUSY = 0.90
 LAUNCH_S = 20e-6
-"""Mean duration of a launch above which launches must have waited for room in the queue. Alone, it is a few us."""
+"""Mean duration of a launch above which launches must have waited for room in the queue; without a wait, a few us."""
 MOST_CATEGORIES = 3  # Categories that a sentence on a difference names.
 WORTH_NAMING = 0.02  # Difference, as a share of the larger table's time, from which it is printed.
 EQUAL = 1.005  # Largest ratio of two times that are printed as equal.
@@ -66,6 +73,11 @@ def report_on(table: ProfilerTable) -> TableReport | None:
     phase, conversion = table_phase(table, tokens=1), table_conversion(table)
     if not phase.categories:
         return None
+    if table.by == "cpu":
+        # The printed total contains the operators that only create views, and annotations.
+        views_s = seconds_by_category((kernel.name, kernel.total_s) for kernel in phase.kernels).get("bookkeeping", 0.0)
+        host: dict[Category, float] = {"bookkeeping": views_s + table.outside_s} if views_s + table.outside_s else {}
+        phase = replace(phase, categories=phase.categories | host)
     is_enough = table.known_total_s is not None and (table.not_listed_share or 0.0) <= 1 - ENOUGH
     bounds = bound_of_kernels(unpacking(phase, conversion)) if is_enough else ()
     return TableReport(table, phase, bounds, conversion)
@@ -100,6 +112,8 @@ def table_to_blocks(report: TableReport) -> list[Block]:
     verdict = f"most of it for {report.bound}"
     if report.bound is None:
         verdict = "too little of it listed for a verdict"
+    elif report.bounds == ("host",):
+        verdict = "most of it for views and allocations, and between operators"
     elif report.bounds == ("unknown kernels",):
         verdict = f"most of it in kernels without a category, such as {_unknown(report)}"
     origin = "" if table.is_total_printed else " (worked out from the percentage of a row)"
@@ -115,8 +129,9 @@ def _unknown(report: TableReport) -> str:
 
 def _rows(report: TableReport) -> Sheet:
     phase = report.phase
-    kernels = [kernel for kernel in phase.kernels if phase.by == "device" or category(kernel.name) != "bookkeeping"]
-    lines = kernel_lines(kernels, SHOWN_ROWS, unit=report.unit, columns=40)
+    lines = kernel_lines(phase.kernels, SHOWN_ROWS, unit=report.unit, columns=40)
+    if report.table.outside_s:
+        lines.append(("(annotations, without their operators)", "bookkeeping", report.table.outside_s, None))
     if phase.not_listed_s:
         lines.append(("(not in the table)", "", phase.not_listed_s, None))
     of_what = "%" if report.table.known_total_s is not None else "% of these"

@@ -66,7 +66,7 @@ def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
 
 
 def count_energy_j(gpu: Gpu | None) -> float:
-    """Return the state of the board's counter; take differences. Raises DeviceError."""
+    """Return the board's cumulative energy counter, whose differences are energies in J. Raises DeviceError."""
     if gpu is None:
         raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
     if (count := gpu.energy_j()) is None:

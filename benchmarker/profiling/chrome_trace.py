@@ -3,8 +3,8 @@
 Only kernels, copies and fills count. A trace also contains the span of each user annotation on the device, idle gaps
 included; with these spans, a profile would add up to 167 %. Times are whole nanoseconds, so that sums are exact.
 
-A kernel runs after its launch, maybe in the next section, and belongs to the section of the launch; the trace gives
-both one correlation number. Annotations can be nested, even on several threads, as when autograd's own thread
+A kernel may run in a later section than its launch; it belongs to the section of the launch, which has the same
+correlation number in the trace. Annotations can be nested, even on several threads, as when autograd's own thread
 recomputes a layer inside the backward pass; the innermost annotation counts.
 """
 
@@ -185,7 +185,7 @@ def device_work(
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
-    """Return totals of the operators on the CPU, each without the operators that it called. Raises BenchmarkerError."""
+    """Return totals of the operators' self times on the CPU, without called operators. Raises BenchmarkerError."""
     events = list(events)
     intervals = [
         _interval(event, (_whole(event, "pid", event.get("pid")), _whole(event, "tid", event.get("tid"))))
@@ -316,7 +316,7 @@ class Overlap(NamedTuple):
 
 
 def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
-    """Return the busy times of one device by category; `device_index` selects it if the trace has several."""
+    """Return a device's busy times by category, None without kernels. `device_index` selects one of several."""
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     if len({interval.lane[0] for interval in intervals}) > 1:
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]

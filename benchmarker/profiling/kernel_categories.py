@@ -50,7 +50,7 @@ _RULES: tuple[tuple[Category, str], ...] = (
         r"|cross_device_reduce|one_?shot_|two_?shot_|lamport|deep_ep::|^(gloo|c10d|_c10d_functional):|^Redistribute$",
     ),
     ("optimizer", r"multi_tensor|_foreach_|_fused_(adam|sgd)|adamw?(?![a-z])|kOptimizer|optimizer|\blion_|muon"),
-    # Writing keys and values: before attention, whose names these kernels contain.
+    # Writing keys and values: before attention, because the names contain those of attention kernels.
     (
         "KV update",
         r"reshape_and_cache|concat_and_cache|store_(kv|cache)|set_(mla_)?kv_buffer|append\w*kv|write_kv|copy_kv"
@@ -250,7 +250,7 @@ def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, floa
 # cuBLAS and CUTLASS name the types of a product; sgemm is float32.
 _SINGLES = re.compile(r"sgemm|_f32_|f32f32|<float, float, float")
 _NARROWER = re.compile(r"tf32|bf16|f16|s16816|s1688")
-"""Names with these parts accumulate or return float32 and multiply narrower types."""
+"""Parts of the names of kernels that accumulate or return float32, but multiply narrower types."""
 
 
 def is_float32(name: str) -> bool:

@@ -84,7 +84,7 @@ def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
 
 
 def join_score(headings: str) -> int:
-    """Return the columns of joined headings minus 2 per device. Wrong joins seem to add devices: `Self CUDAMem`."""
+    """Score joined headings: columns minus 2 per device. A wrong join adds an apparent device: `Self CUDAMem`."""
     names = [column.name for column in columns_of(headings[len("Name") :])[0]]
     devices = {match[1] for name in names if (match := re.match(r"(?:Self )?(\w+)", name))}
     return len(names) - 2 * len(devices - {"CPU"})
@@ -101,7 +101,7 @@ _TORCH_ORDER = re.compile(
 
 
 def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
-    """Return the columns of a row, maybe wrapped, from the types of its cells; () if not in torch's order."""
+    """Return the columns of a row, maybe wrapped, from its cells' types; () if they are not in torch's order."""
     width = max((len(line.raw) for line in lines), default=0)
     best = ""
     for count in range(1, 1 + min(len(lines), PIECES)):

@@ -29,7 +29,7 @@ _BOX = str.maketrans(
     {**dict.fromkeys("│┃║", "|"), **dict.fromkeys("─━═", "-"), **dict.fromkeys("┡╇┩┏┳┓└┴┘├┼┤╞╪╡", "|")}
 )
 _LONGEST_LINE = 20_000
-_MOST_ROWS = 300  # Maximum distance of the first row of a table without headings from its total.
+_MOST_ROWS = 300  # Maximum number of lines from the first row to the total of a table without headings.
 _HEADLESS_PIECES = 6
 _MISSES = 12  # Number of consecutive lines without a row that end a table without a closing rule.
 _LONGEST_TITLE = 60
@@ -116,7 +116,7 @@ def _tables(prefix: layout.Prefix, lines: Sequence[layout.Line]) -> Iterator[Pro
     while position < len(lines):
         begun = _heading(lines, position)
         if begun is None and "%" in lines[position].body:
-            # Such lines are rows if there is a total below them.
+            # Without headings, lines with a percentage are rows if a total follows.
             nearest = bisect_right(totals, position)
             if nearest < len(totals) and totals[nearest] - position <= _MOST_ROWS:
                 begun = _headless(lines, position)
@@ -285,7 +285,7 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
-    """Return rows with own times, from the total times: of nested rows with equal calls, the last has the time."""
+    """Return rows with own times, derived from total times: of nested rows with equal calls, the last gets all."""
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):

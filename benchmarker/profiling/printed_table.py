@@ -23,7 +23,7 @@ ROUNDING = 0.005  # Relative tolerance, since times are printed with four digits
 WORTH_OPERATORS = 0.03
 """Share of the total by which categorized operators must exceed categorized kernels to be listed instead."""
 COVERING = 0.8  # Minimum share of the host's time for an annotation over the whole run.
-FILLED = 0.9  # Minimum share of the total for which kernels and unclear rows are all kernels of a table.
+FILLED = 0.9  # Share of the total from which kernels and unclear rows together count as all kernels.
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,15 @@ class ProfilerTable:
         """Time of all kernels, or of all operators on a CPU; None if unknown."""
         if self.device or self.cpu_s is None:
             return self.device_s
-        # On a CPU the total contains the annotations' own time, which is the time between operators.
-        return self.cpu_s - sum(map(self.own_s, self.rows)) + self.listed_s
+        return self.cpu_s - self.outside_s
+
+    @property
+    def outside_s(self) -> float:
+        """Own time of annotations on a CPU, which is the time between operators; the printed total contains it."""
+        if self.device:
+            return 0.0
+        listed = set(self.listed)
+        return sum(self.own_s(row) for row in self.rows if row not in listed)
 
     @property
     def total_s(self) -> float:
@@ -103,7 +110,7 @@ class ProfilerTable:
     def listed(self) -> tuple[TableRow, ...]:
         """Rows whose times add up: the kernels, or the operators if clearly more of their time has a category.
 
-        Operators have more if a cut table lacks their short kernels, or if kernel names have no category. An operator
+        Operators are listed if a cut table lacks their short kernels, or if kernel names have no category. An operator
         without a category is replaced by the kernel with equal time and calls.
         """
         if self.by == "cpu":
@@ -156,7 +163,7 @@ def complete_table(table: ProfilerTable) -> ProfilerTable:
 def _annotations_in_total(table: ProfilerTable) -> float:
     """Return the device time of annotations if the printed total contains it, as before torch 2.5; else 0.
 
-    The total contains that time if the rest equals the time of the kernels, the operators or the annotated calls, or
+    The total contains that time if the remainder is the time of the kernels, the operators or the annotated calls, or
     if an annotation over the whole run is shorter than the total, since kernels alone cannot exceed it.
     """
     total_s, spans = table.device_s or 0.0, table.of_kind("span")
@@ -237,7 +244,7 @@ _OVERHEAD = re.compile(
     r"|Lazy Function Loading|Runtime Triggered Module Loading|Instrumentation$|Resource$"
     r"|(Context|Event|Stream) (Sync|Wait Event)|\[memory\]$"
 )
-# Namespaces whose functions are operators also without CPU time.
+# Namespaces whose functions are operators even in rows without CPU time.
 _TORCH_OPERATOR = re.compile(r"(aten|prims?|torch|c10d\w*|autograd)::")
 # `bitsandbytes::dequantize_4bit`: a C++ kernel's name has a return type, a template or parameters.
 _OPERATOR = re.compile(r"\w+::[\w.]+$|autograd::engine::evaluate_function: ")

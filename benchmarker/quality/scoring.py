@@ -206,7 +206,7 @@ def score_against(
     name: str,
     replace: bool,
 ) -> PositionScores:
-    """Compare the saved predictions of the windows `numbers` with the baseline's; if `replace`, save the baseline's."""
+    """Compare the saved predictions of the windows `numbers` with the baseline's, which `replace` saves instead."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))

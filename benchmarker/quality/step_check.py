@@ -70,5 +70,5 @@ def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], ND
     expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)
     actual = step.log_probabilities[1:].astype(numpy.float64)
     kl = (numpy.exp(expected) * (expected - actual)).sum(axis=1)
-    # Rounding can make the sum negative if both are equal.
+    # Rounding can make the sum negative if the distributions are equal.
     return numpy.maximum(kl, 0.0), expected.argmax(axis=1) == actual.argmax(axis=1)

@@ -36,7 +36,7 @@ def check(options: AWQOptions, target: Target) -> None:
     if target.dtype == "float32":
         raise SpecError("awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     if target.dtype == "bfloat16" and target.device != "cpu":
-        # transformers would cast to float16, and the row would be named bfloat16.
+        # transformers would compute in float16, and the table would report bfloat16.
         raise SpecError("awq: transformers runs it in float16 on a GPU; use --dtype float16")
     if target.device == "cpu" and options.kernel not in ("auto", "torch"):
         raise SpecError(

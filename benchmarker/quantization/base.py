@@ -3,8 +3,8 @@
 A loader file imports neither torch nor its library at the top, so that a missing library affects one variant only.
 
 The output layer stays in 16 bits in every quantization, although it is a third of the bytes that a 4-bit Qwen3-4B reads
-per token. `--option lm_head=int8` quantizes it with torchao, which halves its bytes. If it is tied to the embedding, it
-becomes a separate tensor: fewer bytes to read per token, more to store.
+per token. `--option lm_head=int8` quantizes it with torchao, which halves its bytes. If tied to the embedding, the
+output layer becomes a separate tensor: fewer bytes to read per token, more to store.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Options(Plain):
 
 class FormOptions(Options):
     lm_head: Literal["int8"] | None = None
-    """Quantize the output layer too, to int8 by torchao with a scale per row; null keeps it. An output layer that is
-    tied to the embedding becomes a separate tensor, and the embedding stays."""
+    """Quantize the output layer too, to int8 by torchao with a scale per row; null keeps 16 bits. An output layer
+    that is tied to the embedding becomes a separate tensor, and the embedding stays."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Loader:
     )
     """Returns the checkpoint that `load` gets. GPTQ quantizes it here and caches the result on disk."""
     reads: Callable[[dict[str, Any]], bool] = lambda stored: False
-    """Returns whether a checkpoint with this `quantization_config` is loaded as it is."""
+    """Returns whether this loader loads a checkpoint with this `quantization_config` without quantizing it."""
     stored_options: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: {}
     """Maps a `quantization_config` that `reads` accepts to the options that it determines: `{"bits": 4}`."""
     unpacked_unless: str | None = None
@@ -69,7 +69,7 @@ class Loader:
     of_gguf: bool = False  # True for the loader of GGUF files.
     aliases: tuple[str, ...] = ()  # Unambiguous other names: `nf4`.
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
-    quantizes_experts: bool = False  # True if it quantizes experts that are fused in 3-D parameters.
+    quantizes_experts: bool = False  # True if experts fused in 3-D parameters are quantized.
     splits: tuple[Split, ...] = ()  # Supported splits of the model over several GPUs.
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
@@ -87,7 +87,7 @@ def require(variant: str, *packages: str) -> None:
 
 
 def own_config_notes(title: str, own: dict[str, Any], options: Options) -> tuple[str, ...]:
-    """Return the notes that a checkpoint is quantized already, and which `options` its own config overrides."""
+    """Return notes: the checkpoint is already quantized, and its own config overrides these `options`."""
     choices = options.model_dump(include=options.model_fields_set & own.keys())
     unused = [f"{key}={value}" for key, value in choices.items() if own[key] != value]
     note = f"the checkpoint is {title} already ({', '.join(f'{key}={value}' for key, value in own.items())})"

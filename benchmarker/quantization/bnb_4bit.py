@@ -55,7 +55,7 @@ def stored_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield scales and code table of a module's 4-bit weight, and those of its scales if these are quantized too."""
+    """Yield scales and code table of a module's 4-bit weight; also those of the scales if they are quantized."""
     state = getattr(getattr(module, "weight", None), "quant_state", None)
     while state is not None:
         for name in ("absmax", "code", "offset"):

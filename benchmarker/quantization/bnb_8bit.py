@@ -1,9 +1,9 @@
 """8-bit weights through bitsandbytes: LLM.int8(), which quantizes the activations too.
 
 Each row of weights and of activations has one scale, and the GEMM multiplies integers. A few input channels have much
-larger values, which would take the row's resolution: a channel with a value above the threshold is multiplied in 16
-bits, with its weights dequantized. Finding these channels costs extra steps in every product. (Dettmers et al. 2022,
-https://arxiv.org/abs/2208.07339)
+larger values, which would coarsen the scale of all others: a channel with a value above the threshold is multiplied in
+16 bits, with its weights dequantized. Finding these channels costs extra steps in every product. (Dettmers et al.
+2022, https://arxiv.org/abs/2208.07339)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def stored_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield a module's float32 row scales: those of its weight, and after the first forward pass of its state."""
+    """Yield a module's float32 row scales: the weight's, which the first forward pass moves to the module's state."""
     for holder in (getattr(module, "weight", None), getattr(module, "state", None)):
         scales = getattr(holder, "SCB", None)
         if scales is not None:

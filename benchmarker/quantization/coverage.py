@@ -1,8 +1,8 @@
 """Share of a model's weights that a quantization covers, by kind of module.
 
-A stored checkpoint is examined after its first forward pass: some libraries unpack its weights to 16 bits there, and
-the row would have the name of the quantization and the speed of 16 bits. The share is that of the parameters, not of
-the bytes, that a decode step reads: one row of an embedding, and all experts of a mixture of experts.
+A stored checkpoint is examined after its first forward pass: some libraries unpack its weights to 16 bits in that
+pass, and the table would show 16-bit speed under the quantization's name. Shares are of the parameters (not bytes) that
+a decode step reads: one row of an embedding, and all experts of a mixture of experts.
 """
 
 from __future__ import annotations

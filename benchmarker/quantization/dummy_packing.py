@@ -96,7 +96,7 @@ def _compressed_fills(linear: PlannedLinear, weights: Any) -> dict[tuple[str, st
         ("weight_shape", "int64"): lambda tensor, _: tensor.copy_(tensor.new_tensor(shape)),
         ("weight_scale", "float16"): lambda tensor, _: tensor.fill_(linear.std / code_std),
         ("weight_scale", "float8_e4m3fn"): lambda tensor, _: tensor.fill_(FP4_SCALE),
-        # The library divides by a global scale.
+        # compressed-tensors divides by the global scale.
         ("weight_global_scale", "float32"): lambda tensor, _: tensor.fill_(FP4_SCALE * FP4_STD / linear.std),
         ("input_global_scale", "float32"): lambda tensor, _: tensor.fill_(FP4_SCALE),
     }

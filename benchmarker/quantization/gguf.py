@@ -1,6 +1,6 @@
 """GGUF files through transformers, which dequantizes all but a few architectures while loading.
 
-A dequantized model has the quality of the file, but time and memory of an unquantized model; its row has a note.
+A dequantized model has the quality of the file, but time and memory of an unquantized model; a note reports this.
 """
 
 from __future__ import annotations

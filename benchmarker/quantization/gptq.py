@@ -213,7 +213,7 @@ def _quantize(
         if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
             os.environ["GPTQMODEL_DISABLE_PACK_EXT"] = "1"
         quantizer.quantize_model(model)
-        # The dataset is tensors, which `save` could not write as JSON.
+        # The dataset consists of tensors, which `save` could not write as JSON.
         quantizer.dataset = None
         # Parameters are the unquantized tensors; packed weights and scales are buffers.
         for parameter in model.parameters():
@@ -249,7 +249,7 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """Return config.json's content. It replaces optimum's, which has an older format version and the dataset."""
+    """Return config.json's content. optimum's own config has an older format version and contains the dataset."""
     quantization = gptq_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},

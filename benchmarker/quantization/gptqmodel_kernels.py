@@ -1,6 +1,6 @@
 """gptqmodel's kernels and storage formats: checks of a kernel before and after loading of GPTQ and AWQ layers.
 
-gptqmodel silently uses another kernel if the requested one is not suitable; here that is an error.
+If the requested kernel is not suitable, gptqmodel silently uses another; here that is an error.
 
 A GPTQ layer has four tensors: `qweight`, codes in 32-bit words along the inputs; `scales`, a 16-bit number per group
 and output; `qzeros`, the codes of zero along the outputs (minus one in version 1 of the format); `g_idx`, each input's
@@ -53,7 +53,7 @@ KERNELS: dict[str, Kernel] = {
     "exllama_v2": Kernel("ExLlamaV2", "ExllamaV2Linear", "nvidia", (4,), (-1, 32, 64, 128)),
     "marlin": Kernel("Marlin", "MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
 }
-"""Kernels and their limits, from gptqmodel's declarations (SUPPORTS_BITS, ...), which it does not always enforce."""
+"""Kernels and their limits, from gptqmodel's declarations (SUPPORTS_BITS, ...); gptqmodel does not enforce all."""
 
 
 def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: TorchGpu | None) -> None:
@@ -123,7 +123,7 @@ def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization
 
 
 def _unready_kernel(error: BaseException) -> str | None:
-    """Return the linear class that gptqmodel could not build, for lack of a compiler or a download, or None."""
+    """Return gptqmodel's linear class whose method raised the error, None if there is no such class."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         linear = type(frame.f_locals.get("self"))
         if linear.__module__.startswith("gptqmodel.nn_modules."):
@@ -190,7 +190,7 @@ def gptq_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ..
 
         order = torch.arange(inputs, device=tensor.device)
         if options.desc_act:
-            # With activation order, a group's inputs are scattered, which costs kernels time.
+            # With activation order, a group's inputs are scattered, which slows kernels down.
             order = torch.randperm(inputs, generator=generator, device=tensor.device)
         return (order // group).to(tensor.dtype)
 

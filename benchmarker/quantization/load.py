@@ -49,7 +49,7 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
     return LoadFacts(
         load_s=load_s,
         quantize_s=quantize_s,
-        # A process grows by less than its weights if it uses freed pages again; its peak is then not known.
+        # A process that reuses freed pages grows by less than the weights; its peak is then unknown.
         peak_bytes=peak_bytes if peak_bytes and peak_bytes >= stored_bytes else None,
         weight_bytes=stored_bytes,
         parameters=parameters,
@@ -102,7 +102,7 @@ def is_narrow(linear: Linear) -> bool:
 
 
 def has_low_bits(weight: torch.Tensor) -> bool:
-    # torchao's int4 packs eight codes into a 32-bit word, so the element size is no indication.
+    # torchao's int4 packs eight codes into a 32-bit word, so the element size does not reveal the bits.
     return storage_bytes(iter([weight])) < 2 * _own_part(weight).numel()
 
 
@@ -208,7 +208,7 @@ def find_checkpoint(
 def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     """Return the variant with the quantization (if `auto`) and the options that the model's checkpoint determines.
 
-    The config of a hub id is read for `auto` alone, because that takes a request to the hub.
+    For a hub id, only `auto` reads the config, because reading requires a request to the hub.
     """
     form = with_scheme(form)
     # Unlike Path.is_dir, this is False for a name that is too long.
@@ -243,7 +243,7 @@ def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
 
 
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
-    """Raise ModelError if `quant` cannot load a checkpoint with this config.json, quantized otherwise or not at all."""
+    """Raise ModelError if `quant` cannot load the checkpoint of this config.json: another quantization, or none."""
     stored, loader = config.get("quantization_config"), LOADERS[quant]
     if not isinstance(stored, dict):
         if loader.stored_only:

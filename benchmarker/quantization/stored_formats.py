@@ -76,7 +76,7 @@ def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Load a stored checkpoint, with transformers' packed kernels if it has some, or benchmarker's linear layers."""
+    """Load a stored checkpoint with packed kernels of transformers, if any, or benchmarker's linear layers."""
     from benchmarker.quantization.stored_kernels import has_fp8_blocks, replace_stored
 
     if "fp4" in options.scheme and target.dtype != "bfloat16":

@@ -3,7 +3,7 @@
 transformers has a kernel for FP8 weights on some GPUs. It unpacks all other schemes to 16 bits in the first forward
 pass. W4A16 layers become `Int4Linear` and W8A8 layers `ScaledLinear` here, which keep the checkpoint's bytes. Schemes
 without a layer stay with the library: other bits, static scales of activations, groups in the order of activations.
-Layers of FP8 in blocks become `BlockScaledLinear` on Hopper, for which transformers downloads kernels.
+Layers of FP8 in blocks become `BlockScaledLinear` on Hopper; transformers' own layers would download kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WORD_CODES = 8  # Codes of 4 bits in a word.
-FP8_BLOCK_CAPABILITY = (9, 0)  # torch's block-scaled product is cuBLAS's, which other GPUs lack.
+FP8_BLOCK_CAPABILITY = (9, 0)  # cuBLAS has torch's block-scaled product on Hopper only.
 
 
 def multiplies_fp8_blocks(gpu: TorchGpu | None) -> bool:
@@ -42,7 +42,7 @@ def replace_stored(model: PreTrainedModel) -> Counter[str]:
 
 
 def has_fp8_blocks(model: PreTrainedModel) -> bool:
-    """Return whether layers of transformers are left that compute with packed FP8 weights."""
+    """Return whether the model still has layers of transformers that compute with packed FP8 weights."""
     names = ("FP8Linear", "FP8GroupedLinear", "FP8Experts")
     return any(
         type(module).__name__ in names and any(each.element_size() == 1 for each in module.parameters())

@@ -21,7 +21,7 @@ from benchmarker.quantization.base import (
     torchao_group,
 )
 
-CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
+CAPABILITY = (8, 0)  # Lowest compute capability that has torch's int4 kernel.
 
 
 class Int4Options(FormOptions):

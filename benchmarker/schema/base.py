@@ -31,7 +31,7 @@ Rate = Annotated[float, Field(ge=1, le=1e30)]
 
 
 class Plain(BaseModel):
-    """Frozen value that refuses unknown keys and converts nothing."""
+    """Frozen value that rejects unknown keys and converts no types."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False

@@ -118,7 +118,7 @@ def resolved(
     flags: Mapping[str, str] = NO_FLAGS,
     subject: Plain | None = None,
 ) -> VariantBase:
-    """Return the variant with aliases replaced. An error names a faulty field by its option in `flags`, or `where`."""
+    """Return the variant with aliases replaced. An error names the field's option from `flags`, else `where`."""
     try:
         variant = workload.resolve(variant, subject)
     except FieldError as error:
@@ -128,7 +128,7 @@ def resolved(
 
 
 def validated(kind: type[PlainT], data: dict[str, Any], *, where: str, flags: Mapping[str, str] = NO_FLAGS) -> PlainT:
-    """Return `data` as a `kind`. It is validated as JSON, which is strict on numbers but takes a list for a tuple."""
+    """Return `data` as a value of class `kind`, validated like JSON: numbers strictly, but lists become tuples."""
     try:
         return kind.model_validate_json(json.dumps(data, allow_nan=True))
     except ValidationError as error:

@@ -191,7 +191,7 @@ class KernelUse(Plain):
     origin: Origin
     name: str
     covered: int | None = None
-    """Number of linear layers, of `total`, that use the kernel; null if all do, or if it is not for linear layers."""
+    """Number of linear layers, of `total`, that use the kernel; null if all do, or for a kernel of other layers."""
     total: int | None = None
 
     def words(self) -> str:
@@ -305,7 +305,7 @@ class EngineFacts(Plain):
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()
     modules: tuple[ModuleKernel, ...] = ()
-    """Kernels by kind of module at the last shape; of `native` alone."""
+    """Kernels by kind of module at the last shape; empty except for `native`."""
     engine_version: str | None = None
     external: ExternalFacts | None = None
     kernels_per_token: Number | None = None

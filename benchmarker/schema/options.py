@@ -35,7 +35,7 @@ class Option:
 
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
-"""Default headings in --help of the groups of fields."""
+"""Default heading in --help of each group of fields."""
 HIDDEN = ("procedure.rounds", "variant.variant")
 """Fields without an option in `field_options`: `rounds` belongs to sweeps, and every run has `--variant`."""
 COMMON = {
@@ -79,7 +79,7 @@ def option_names(workload: Workload) -> dict[str, bool]:
 
 def flags_of(options: Sequence[Option]) -> dict[str, str]:
     """Return the option of each field, such as `--new-tokens` for `grid.new_tokens`."""
-    # The main option of a field precedes its shorthands, and wins in reversed order.
+    # The main option of a field precedes its shorthands; in reversed order it comes last and overwrites them.
     flags = {option.place: option.flag for option in reversed(options)}
     return {"variant.variant": "--variant", **flags}
 

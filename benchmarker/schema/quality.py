@@ -25,14 +25,14 @@ class Divergence(Plain):
     ln_ratio: Number
     """ln(perplexity / baseline's perplexity), token by token on the same text. 0 means no loss."""
     ln_ratio_error: Number | None
-    """Standard error of the paired difference. Null for a single window, as all standard errors."""
+    """Standard error of the paired difference. Null for a single window, like all standard errors."""
     kl_mean: Number
     kl_mean_error: Number | None
     kl_median: Number
     kl_90: Number
     kl_99: Number
     kl_999: Number | None = None
-    """99.9th percentile; null if fewer than 5 tokens lie beyond it."""
+    """99.9th percentile of the divergence; null if fewer than 5 tokens lie beyond it."""
     kl_max: Number
     change_low: Number | None = None
     """0.1st percentile of the change in the probability of the token that follows in the text."""
@@ -75,7 +75,7 @@ class StepDivergence(Plain):
 
 
 STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
-STEP_FACTOR = 5  # Ratio of a step's divergence to that of the library's own step, up to which it counts as rounding.
+STEP_FACTOR = 5  # Largest ratio of a step's divergence to the library step's that counts as rounding.
 STEP_WRONG = 0.01
 """Divergence, in nats, above which a step is wrong unless the library's own step diverges as well: about the whole loss
 of a 4-bit quantization."""
@@ -101,7 +101,7 @@ class TaskResult(Plain):
 
 
 class WindowMeans(Plain):
-    """Means of one window of the text, from which all means and standard errors follow."""
+    """Means over one window of the text. Means and standard errors of the text are computed from its windows."""
 
     nats: Number
     """Mean negative log-probability of the text's own tokens, nats."""
@@ -152,7 +152,7 @@ class Quality(Plain):
 
     @property
     def why_failed(self) -> str | None:
-        """Return why a form with these predictions gets no speed; None if it may have a speed."""
+        """Return why tables show no speed of a variant with these predictions; None if they show it."""
         if self.against.ln_ratio <= math.log(FAILED_RATIO):
             return None
         return (
@@ -166,7 +166,7 @@ class Quality(Plain):
 
     @property
     def measured_on(self) -> tuple[str | int | None, ...]:
-        """Text and windows; perplexities compare only if these are equal."""
+        """Text and windows. Perplexities are comparable only if these are equal."""
         return (
             self.text_sha256,
             self.text_tokens,
@@ -181,7 +181,7 @@ FAILED_RATIO = 10.0
 """Ratio to the baseline's perplexity above which predictions are wrong. The value is our choice: rounding
 `qwen3-small` to 2 bits in groups of 128 gives 4.4."""
 SILENT_KL = 0.01
-"""Divergence, in nats per token, below which it does not rank variants (arXiv 2606.19558). The value is our choice."""
+"""Divergence, in nats per token, below which it ranks no variants (arXiv 2606.19558). The value is our choice."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:

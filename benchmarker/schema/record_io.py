@@ -1,4 +1,4 @@
-"""Records on disk: written in one step, so that a file is complete or absent; a defect in one is a one-line error."""
+"""Records on disk: written in one step, so that a file is complete or absent; a defective file is a one-line error."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Collected:
     files: tuple[tuple[Path, RunRecord], ...]
     problems: tuple[str, ...]
     baseline: str | None = None  # Baseline that all sweep files name; None if they differ.
-    resume: str = ""  # Command that adds rounds to the one sweep of all records; empty if they are not of one sweep.
+    resume: str = ""  # Command that adds rounds to the sweep; empty if the records are not all of one sweep.
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -182,7 +182,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
     """
     unique: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
     problems: list[str] = []
-    # Reading makes no garbage, and repeated collections over all records took 3/4 of the time.
+    # Disabled: reading makes no garbage, and repeated collections over all records took 3/4 of the time.
     with no_garbage_collection():
         for path, is_named in _candidates(paths):
             try:

@@ -1,7 +1,7 @@
 """The decode step compiled by torch.compile over a fixed KV cache, and captured as a graph on a GPU.
 
 On a GPU, one decoder layer is compiled, and its compiled code runs every layer of the model: a 36th of the compile time
-for the 36 layers of Qwen3-4B. torch compiles a function again if a number that it read has changed. If layers looked up
+for the 36 layers of Qwen3-4B. torch compiles a function again if a number in it has changed. If layers looked up
 their KV cache by layer index, every layer would be compiled again, and after eight compilations torch would silently
 run the remaining layers uncompiled. Therefore each layer is passed only its own KV cache. On a CPU, which has no
 graphs, the whole step is compiled at once; compiled layer by layer, a step took up to twice as long.
@@ -46,21 +46,21 @@ ON_GPU = {
     "combo_kernels_pointwise_only": True,
     # Sums of fewer than 16 numbers are unrolled into additions.
     "unroll_reductions_threshold": 16,
-    # If True, torch 2.11 compares the cached block size with a second one in every process. The block size changes the
-    # rounding of sums, and with random weights the generated text.
+    # If True, torch 2.11 times the cached block size against a second one in every process. The block size changes the
+    # rounding of sums and thereby, with random weights, the generated text.
     "dynamic_scale_rblock": False,
     # Programmatic dependent launch: a kernel starts while the previous kernel ends (Hopper and newer).
     "triton.enable_pdl": True,
     "triton.unique_kernel_names": True,
 }
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""Settings for a model whose GEMVs are all our kernels: inductor compiles only short kernels, candidates in parallel.
+"""Inductor settings for a model whose GEMVs all run our kernels: tune short kernels only, candidates in parallel.
 Set-up of Qwen3-4B with empty caches (H100, 2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
 """
 TIMES_THE_CACHE = 5
 """Bytes that inductor overwrites before each timing, as a multiple of the L2 cache: 90 us on an H100."""
 REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
-"""Iterations per candidate kernel. Inductor's default is 100 each; fewer iterations offset the larger overwrite."""
+"""Iterations per candidate kernel. Inductor's default is 100 each; fewer make up for the larger overwrite."""
 
 SHORT_SUM = 256  # Maximum number of summands that a Triton program keeps in registers: head_dim of an attention head.
 
@@ -72,7 +72,7 @@ def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture 
 
 
 class CompiledStep(LibraryStep):
-    """A compiled decode step: if captured, one compiled layer runs all layers; else the step is compiled as a whole."""
+    """A compiled decode step: a captured step compiles one layer, which runs all; others are compiled as a whole."""
 
     name = "compile"
     is_compiled = True
@@ -102,7 +102,7 @@ class CompiledStep(LibraryStep):
     def through_layers(
         self, layer: Function, ids: Tensor, cache: StaticKVCache, sequence_lengths: SequenceLengths
     ) -> tuple[Tensor, nn.Module | None]:
-        """Run token ids, [batch, tokens], through all decoder layers with the function `layer` compiled. Return the
+        """Run token ids, [batch, tokens], through all decoder layers, each by the compiled `layer`. Return the
         hidden states, [batch, tokens, hidden], before the model's last norm, and this norm (None if not found)."""
         name, norm = type(self.model).__name__, getattr(self.model.base_model, "norm", None)
         ran = 0
@@ -161,7 +161,7 @@ class CompiledStep(LibraryStep):
         return self._functions[name](*arguments)
 
     def backend(self, graph: GraphModule, example_inputs: list[Tensor]) -> Function:
-        """Compile a graph with inductor and count it; torch's counters include graphs of quantization libraries."""
+        """Compile a graph with inductor and count it: torch's counters include graphs of quantization libraries."""
         from torch._dynamo.utils import counters
         from torch._inductor.compile_fx import compile_fx
 
@@ -255,7 +255,7 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
 
 @contextmanager
 def _index_zero(layer: nn.Module) -> Iterator[None]:
-    """Give the modules of a layer the index 0, which `StateView` ignores; torch compiles a layer for each index."""
+    """Give a layer's modules the index 0, since torch compiles code for each index; `StateView` ignores it."""
     own = [(module, module.layer_idx) for module in layer.modules() if hasattr(module, "layer_idx")]
     for module, _ in own:
         module.layer_idx = 0
@@ -289,8 +289,8 @@ def _reason(error: BaseException) -> str:
 def kernels_timed_alone() -> Iterator[None]:
     """Make inductor overwrite five times the size of the L2 cache before it times a kernel, like Triton's `do_bench`.
 
-    By default inductor overwrites the size of the cache once. On an H100 this takes less than the 30 us in which the
-    host launches the kernel, so that inductor would measure the launch.
+    By default inductor overwrites the size of the cache once. On an H100 this takes less than the 30 us that
+    the host needs to launch the kernel, so that inductor would measure the launch.
     """
     from torch._inductor.runtime import benchmarking
 

@@ -42,7 +42,7 @@ class Captured:
 
 
 Capture = Callable[[Step], Captured]
-"""Function that runs a step a few times and records it, or raises UnsupportedError. Tests pass one without a GPU."""
+"""Function that runs a step a few times and records it, or raises UnsupportedError. Tests pass a stand-in."""
 
 
 def capture_for(device: Device) -> Capture | None:

@@ -146,7 +146,7 @@ class NativeStep(CompiledStep):
 def keep_kernels_beside_inductors(device: Device) -> None:
     """Make Triton cache our kernels in inductor's folder.
 
-    Inductor changes the folder when it compiles its first kernel, and our earlier kernels would be compiled again.
+    Inductor changes Triton's folder when it compiles its first kernel, and would make Triton compile ours again.
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
@@ -175,11 +175,11 @@ def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tup
 
 
 def module_kernels(model: PreTrainedModel, kernels: Mapping[int, str], experts: str | None) -> tuple[ModuleKernel, ...]:
-    """Count the modules with weights that a step multiplies, by kind and kernel.
+    """Count the modules whose weights a decode step multiplies, by kind and kernel.
 
     Args:
         kernels: This program's kernel of each linear, by the module's id.
-        experts: transformers' product of the fused experts.
+        experts: transformers' implementation of fused experts.
     """
     modules, head = dict(model.named_modules()), model.get_output_embeddings()
     fused = {id(module) for module in expert_modules(model)}

@@ -5,7 +5,7 @@ functions as they are; it is the specification of the faster steps of the engine
 
 The prefill of 26 tokens takes a thousand launches from Python, several times as long as the work on the device.
 `CapturedPrefill` records the whole prefill as one graph for each padded length. A shorter prompt is padded on the
-right. Padding changes no token: attention is causal, and a decode step writes to a position before it reads it.
+right. Padding changes no token: attention is causal, and decode steps overwrite a padded position before reading it.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class CapturedPrefill:
         return before != (len(shape.prefills), self._plain_reason)
 
     def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
-        """Do the work of `plain_prefill` by graphs. `shared`: pad to a power of two, for which few graphs suffice."""
+        """Do the work of `plain_prefill` by graphs. `shared`: pad to powers of two, so that few graphs are recorded."""
         position, start = shape.cache.position, 0
         logits: Tensor | None = None
         for count, exact in chunks(prompt.shape[1], len(prompt)):
@@ -273,7 +273,7 @@ class CapturedPrefill:
         start = torch.zeros((), dtype=torch.int64, device=device)
         count = torch.ones((), dtype=torch.int64, device=device)
         starts = cache.sequence_lengths.query_starts
-        # `step` sets the lengths.
+        # The recorded `step` sets the lengths.
         visible = SequenceLengths(cache.sequence_lengths.lengths.clone(), starts * length, starts * cache.length)
         logits: list[Tensor] = []
         experts = captured_experts(self._step.model, batch * length)

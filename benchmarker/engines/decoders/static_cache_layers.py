@@ -79,7 +79,7 @@ class StaticKVLayer(StaticLayer):
 
 
 class WindowLayer(StaticKVLayer):
-    """Ring of the newest positions of a layer with a sliding window: position p is stored at p modulo its size."""
+    """Ring of the newest positions of a layer with a sliding window: position p is stored at p modulo the size."""
 
     is_sliding = True
 
@@ -174,7 +174,7 @@ def tried_layers(model: PreTrainedModel) -> list[Any]:
 
 
 def cache_bytes(parts: Sequence[Any], trial: Sequence[Any], batch: int) -> int:
-    """Return the bytes of a static cache of the layers `parts`. `trial`: the model's `tried_layers`."""
+    """Return the bytes of a static cache with the layers `parts`. `trial`: the model's `tried_layers`."""
     total = 0
     for part, tried in zip(parts, trial, strict=True):
         total += batch * sum(state.nbytes for state in _states(tried))

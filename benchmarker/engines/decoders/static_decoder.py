@@ -109,7 +109,7 @@ class StaticCacheDecoder(TorchDecoder):
         if self._is_timed and shape.captured:
             self._replays += new_tokens - 1
         if is_new:
-            # The time between the two intervals, in which the context is put into the cache, is not set-up.
+            # Filling the cache with the context, between these two intervals, does not count as set-up.
             setup_ns = prepared_ns - called_ns + generation.end_ns - generation.start_ns
             self._setup_s = max(self._setup_s or 0.0, setup_ns / 1e9)
         return generation
@@ -149,7 +149,7 @@ class StaticCacheDecoder(TorchDecoder):
         return read_later(shape, position, count)
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Score a text in every sequence of the last batch; in a single one, if the last batch's cache is too short."""
+        """Score a text in every sequence of the last batch, or at batch 1 if the last batch's cache is too short."""
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self.shape if self.shape and self.shape.tokens.shape[1] >= ids.shape[1] else None
@@ -228,7 +228,7 @@ class StaticCacheDecoder(TorchDecoder):
         depth = 0 if self.shape.context is None else self.shape.context.shape[1]
         self.shape.cache.rewind(depth)
         self.shape.cache.begin_decoding()
-        # A profiler that starts after a capture may miss the kernels of a replay. The plain step launches the same.
+        # A profiler that starts after a capture may miss a replay's kernels. The plain step launches the same kernels.
         captured_logits = self.shape.logits[:]
         with torch.no_grad():
             kernels = float(count(self.shape.plain_step))

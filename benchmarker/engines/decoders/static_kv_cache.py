@@ -143,7 +143,7 @@ class StaticKVCache:
         self._limit_to_window()
 
     def rewind(self, position: int) -> None:
-        """Go back to position 0, or to the position of the last `keep` and restore the tensors that `keep` copied."""
+        """Go back to `position`: 0, or that of the last `keep`, whose copies of tensors are then restored."""
         self.go_to(position)
         for part in self.states:
             part.has_previous_state = dict.fromkeys(part.has_previous_state, position > 0)
@@ -178,7 +178,7 @@ class StaticKVCache:
 
 @contextmanager
 def cache_attention(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
-    """Make the model use `attend`, as decode steps and padded prompts require. A plain prefill does not."""
+    """Make the model use `attend`, which decode steps and padded prompts require, but not a plain prefill."""
     config: Any = model.config
     before = config._attn_implementation
     config._attn_implementation = NATIVE if native else LIBRARY

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Batch: TypeAlias = "Sequence[TokenIds] | Tensor"  # Token ids, [batch][tokens].
 PYTHON_RULE = "the gated delta rule is transformers' Python loop, because the package fla is not installed"
-CHUNK = 4096  # Maximum tokens per forward pass of a prefill: larger activations would exceed the KV cache itself.
+CHUNK = 4096  # Maximum tokens per forward pass of a prefill: above it, activations would exceed the KV cache.
 
 
 class TorchDecoder(TokenSource):
@@ -59,7 +59,7 @@ class TorchDecoder(TokenSource):
         return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
 
     def context_tensor(self, context: Batch | None) -> Tensor | None:
-        """Return ids as a tensor; the same tensor for the same object, by which a decoder knows its cached context."""
+        """Return ids as a tensor. An object passed again gives the same tensor, so that a decoder reuses its cache."""
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:
@@ -116,7 +116,7 @@ class TorchEngine(Engine):
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
-        """Load a model; measure time and memory of loading, except imports and `prepare`. Raises BenchmarkerError."""
+        """Load a model; measure time and memory of loading, without imports and `prepare`. Raises BenchmarkerError."""
         if form.gpus > 1 and form.split == "tensors" and not form.is_share:
             from benchmarker.engines.decoders.tensor_parallel import open_divided
 

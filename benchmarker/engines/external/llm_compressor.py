@@ -1,7 +1,7 @@
 """Quantized checkpoints of unquantized models, made by llm-compressor and AutoRound in an environment of their own.
 
-Both pin other versions of transformers and compressed-tensors than benchmarker. A driver quantizes there, and the
-result is a folder that is measured like any downloaded checkpoint.
+Both pin other versions of transformers and compressed-tensors than benchmarker. A driver in that environment
+writes a folder that is measured like any downloaded checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMIT_S = 48 * 3600.0
 
 
 def method_of(model: ModelSpec, variant: QuantSpec) -> str | None:
-    """Return the method of METHODS for an unquantized model; None if benchmarker copies or quantizes it itself."""
+    """Return the method of METHODS for an unquantized model; None if benchmarker itself makes the checkpoint."""
     if not LOADERS[variant.quant].stored_only or model.load_format == "dummy" or stored_quantization(model):
         return None
     method = str(variant.options.get("scheme", variant.quant))
@@ -81,7 +81,7 @@ def quantize(method: str, checkpoint: Checkpoint, target: Target, folder: Path, 
                 device=target.device,
                 pieces=pieces,
             )
-        # The libraries write tokenizer files again in another version's format. The description marks random weights.
+        # The libraries rewrite tokenizer files in another version's format; DESCRIPTION marks random weights.
         for name in (*TOKENIZER_FILES, *([DESCRIPTION] if checkpoint.dummy else [])):
             (draft / name).unlink(missing_ok=True)
             if (checkpoint.folder / name).is_file():

@@ -1,4 +1,4 @@
-"""Process of a model server: a free port, a health check with a time limit, a log, and an end that is certain."""
+"""Process of a model server: a free port, a health check with a time limit, a log, and a guaranteed end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 9)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Program that becomes the server; Linux then ends the server with this process (PR_SET_PDEATHSIG, SIGKILL)."""
+"""Program that becomes the server. Linux kills the server when this process ends (PR_SET_PDEATHSIG, SIGKILL)."""
 PROXY_FREE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

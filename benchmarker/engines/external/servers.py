@@ -30,7 +30,7 @@ from benchmarker.quantization.base import Options
 MIB = 1 << 20
 MODEL = "model"  # Name of the model in requests.
 DEFAULT_SLOTS = 16
-FORCED = 10_000.0  # Bias by which a token is certain.
+FORCED = 10_000.0  # Logit bias that makes a token certain.
 VERSION_S = 60.0  # Longest time in which llama-server prints its version.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -53,7 +53,7 @@ class LlamaServerOptions(LlamaCppOptions):
 
 @dataclass(frozen=True)
 class Launch:
-    """Everything about a server's start that its engine does not decide."""
+    """Settings of a server's start that do not come from the engine's options."""
 
     port: int
     positions: int  # Tokens of the longest request, prompt and new ones.
@@ -64,14 +64,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Number in a server's log."""
+    """Pattern of a number in a server's log."""
 
-    field: str  # Of ServerFacts.
+    field: str  # Field of ServerFacts.
     expression: str
     scale: int = 1
 
     def read(self, log: str) -> int | None:
-        """Return the sum over all workers for bytes, and the last number for tokens; None without a match."""
+        """For bytes, return the sum over all workers; for tokens, the last number. None without a match."""
         found = [float(number.replace(",", "")) for number in re.findall(self.expression, log)]
         return round(sum(found if self.scale > 1 else found[-1:]) * self.scale) or None
 
@@ -215,7 +215,7 @@ class LlamaServer(Server):
             raise EngineError(f"{self.name}: {program} --version failed: {problem}")
 
     def log_probabilities(self, url: str, ids: Sequence[int]) -> list[float | None]:
-        """Force each token by a bias, which its reported log-probability excludes: llama-server has no `echo`."""
+        """Force each token by a logit bias, since llama-server has no `echo`; log-probabilities exclude the bias."""
         logs = []
         for place in range(1, len(ids)):
             body = {"model": MODEL, "prompt": ids[:place], "max_tokens": 1, "temperature": 0, "logprobs": 1}

@@ -65,7 +65,7 @@ def _random(shape: AttentionShape, device: str, seed: int) -> Iterator[Tensor]:
 
 
 def rows_of(seq_len: int) -> list[int]:
-    """Return the query positions to compare: all up to 2,048; else the middles of 63 segments and the last position."""
+    """Return the query positions to compare: all if seq_len <= 2,048, else the middles of 63 segments and the last."""
     if seq_len <= ALL_ROWS:
         return list(range(seq_len))
     middles = [(2 * segment + 1) * seq_len // (2 * SAMPLED_ROWS) for segment in range(SAMPLED_ROWS - 1)]
@@ -104,7 +104,7 @@ def refuse_inaccurate(checked: AttentionChecked) -> None:
 def reference(
     inputs: calls.CallInputs, shape: AttentionShape, rows: list[int], dtype: torch.dtype, attend: Attend
 ) -> calls.Results:
-    """Return rows of the output `o` and of the gradient `dq`; also `dk` and `dv` if `rows` are all rows."""
+    """Return `rows` of the output `o` and of the gradient `dq`; also `dk` and `dv` if `rows` contains every row."""
     group_size = shape.heads // shape.kv_heads
     groups = shape.batch_size * shape.kv_heads
     # Queries [groups, group_size, rows, head_dim]; keys and values [groups, 1, length, head_dim].

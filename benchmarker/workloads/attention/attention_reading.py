@@ -1,4 +1,4 @@
-"""Evaluation of attention's records: the floor of a call's time, and sentences on its growth with the length.
+"""Evaluation of attention's records: the floor of a call's time, and sentences on how the time grows with the length.
 
     floor = max(FLOPs / matmul rate, bytes / bandwidth)
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
-from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.crossing import Ratios, constant_verdict, crossings
 from benchmarker.comparison.roofline import Floor
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
@@ -25,7 +25,7 @@ from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.operation import operation_reading as operation
 
-IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which a number must be wrong: FLOPs, time or matmul rate.
+IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which FLOP count, time or matmul rate must be wrong.
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
@@ -87,7 +87,7 @@ Times = Sequence[tuple[int, float]]  # Seconds of one call by length.
 class Growth:
     """Fit of t = fixed_s + factor_s * S ** exponent, with fixed_s >= 0."""
 
-    fixed_s: float  # Constant cost of a call. Without it, a linear growth would seem to have the exponent 0.9.
+    fixed_s: float  # Constant cost of a call. Without this term, linear growth would get the exponent 0.9.
     factor_s: float
     exponent: float
     lengths: int
@@ -127,7 +127,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
-    """Return sentences: from which length on a variant is faster than the baseline, and how its time grows."""
+    """Return sentences on the length from which a variant is faster than the baseline, and on its time's growth."""
     series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []
@@ -167,13 +167,13 @@ def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
 
 
 def always_text(baseline: str, ratios: Ratios) -> str | None:
-    """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if the verdicts differ."""
-    is_faster = always_faster(ratios)
-    if is_faster is None or len(ratios) < 2:
+    """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if not all lengths agree."""
+    verdict = constant_verdict(ratios)
+    if verdict is None or len(ratios) < 2:
         return None
     lengths = [length for length, _ in ratios]
     span = f"from {min(lengths):,} to {max(lengths):,}"
-    return f"{verdict_text(is_faster=is_faster)} than {plain_line(baseline)} at all measured lengths, {span}"
+    return f"{verdict} than {plain_line(baseline)} at all measured lengths, {span}"
 
 
 def exponents_text(times: Times) -> str:

@@ -66,7 +66,7 @@ def open_naive(shape: AttentionShape, device: str) -> Operation:
 
 
 def open_sdpa(backend: Backend | None) -> Open:
-    """Return a function that prepares scaled_dot_product_attention with this backend; None: torch chooses it."""
+    """Return a function that prepares scaled_dot_product_attention with this backend; for None, torch chooses one."""
 
     def around() -> AbstractContextManager[object]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -77,7 +77,7 @@ def open_sdpa(backend: Backend | None) -> Open:
 
 
 def _sdpa_call(shape: AttentionShape, device: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return the operator with the shape's mask. A causal mask is a flag; a window has no flag and is a mask matrix."""
+    """Return the operator with the shape's mask. A causal mask is passed as a flag, a window as a mask matrix."""
     from torch.nn.functional import scaled_dot_product_attention
 
     masked = _masked_pairs(shape, device) if shape.window is not None else None
@@ -199,7 +199,7 @@ def implementation_of(name: str) -> AttentionImplementation:
 
 
 def variants_with_kernel(kernels: Sequence[SeenKernel], kind: Kind) -> tuple[str, ...]:
-    """Return the variants whose kernels match; `naive` and `math` only if no fused variant matches."""
+    """Return the names of variants that run one of `kernels`; `naive` and `math` only if no fused variant does."""
     matching = [
         name
         for name, implementation in VARIANTS.items()
@@ -215,7 +215,7 @@ def _is_import_path(name: str) -> bool:
 
 
 def source_sha256(variant: str) -> str | None:
-    """Return the SHA-256 of the file of a user's module; None for a variant of the registry, or without a file.
+    """Return the SHA-256 of a user's module file; None for a variant of the registry, or if no such file exists.
 
     Imports the packages that contain the module, but not the module.
     """

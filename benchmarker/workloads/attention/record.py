@@ -24,10 +24,10 @@ class AttentionDemand(OperationDemand):
 
 
 class AttentionTensorError(TensorError):
-    """Error of one result tensor, and the error of torch's `math` backend, which rounding in its type causes."""
+    """Error of one result tensor, with the error of torch's `math` backend for comparison."""
 
     math_error: Spent
-    """Error of torch's `math` backend in the same type."""
+    """Error of torch's `math` backend in the same type: the error that rounding alone causes."""
 
 
 class AttentionChecked(OperationChecked):

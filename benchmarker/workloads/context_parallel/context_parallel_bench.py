@@ -1,8 +1,8 @@
 """Measurement of context parallel attention. This process is rank 0 and sends commands to the other ranks.
 
 Order for each cell: every rank makes its shard of the inputs and runs a call; the gathered result is checked; the
-repeats are timed. Then the same call is timed without its exchange, and attention of a single GPU over seq_len / ranks
-positions; the rate of the link between neighbours is measured; every rank profiles a call.
+repeats are timed. Three measurements follow: the same call without its exchange, attention of a single GPU over
+seq_len / ranks positions, and the rate of the link between neighbours. At the end every rank profiles a call.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def _link_rates(row: Row) -> tuple[str, str]:
 
 
 def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield for each number of ranks the largest use of the GPUs by a contiguous ring, at the longest length."""
+    """Yield a sentence for each contiguous ring: the largest possible use of its GPUs, and its measured scaling."""
     longest: dict[tuple[int, str], Row] = {}
     for row in sorted((row for row in rows if row.cell and row.form.get("split") == "ring"), key=length_of):
         if row.cell and row.cell.ranks > 1 and "scaling" in row.metrics:

@@ -65,7 +65,7 @@ def shard(inputs: operation_call.CallInputs, plan: Plan) -> operation_call.CallI
 
 
 def gather(results: operation_call.Results, plan: Plan) -> operation_call.Results:
-    """Gather results on all ranks. Return tensors with the rows of all ranks in order on rank 0; {} on other ranks."""
+    """Gather the results of all ranks. Return tensors with all rows in order on rank 0, {} on the other ranks."""
     full: operation_call.Results = {}
     for name, result in results.items():
         own = result.detach().contiguous()
@@ -83,7 +83,7 @@ def gather(results: operation_call.Results, plan: Plan) -> operation_call.Result
 
 
 def position_coded(like: operation_call.CallInputs, plan: Plan) -> operation_call.CallInputs:
-    """Return inputs of a rank whose result shows which positions each row attended to; `like` has their shapes.
+    """Return a rank's inputs, with `like`'s shapes, for which the result shows the positions each row attended to.
 
     Queries and keys are 0, so that all visible positions have equal weight; the value at position j is
     (j + 1) / length. Row i of causal attention is then the mean of the first i + 1 values, (i + 2) / (2 length).
@@ -155,8 +155,8 @@ class RankWork:
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
 
     def correct(self) -> ContextParallelChecked | None:
-        """Gather the results of all ranks, and compare them on rank 0; None on other ranks. Raises WrongResultError if
-        two calls return the same memory, or a number is not finite."""
+        """Gather the results of all ranks. Compare them on rank 0; return None on the other ranks. Raises
+        WrongResultError if two calls return the same memory, or a number is not finite."""
         plan, operation, copies = self.call
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
         results = gather(operation_call.fresh_results(operation, copies[0], partial(shard, full, plan)), plan)
@@ -224,7 +224,7 @@ class RankWork:
             if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
                 overlap = overlap_of(trace_of(run, self._device), device_index=index)
-                # None: the driver's tracer is missing, and the trace has no kernels.
+                # `overlap` is None if the driver's tracer is missing: the trace then has no kernels.
                 if overlap is not None:
                     kinds = (WorkKind(kind=kind, **took._asdict()) for kind, took in overlap.kinds.items())
                     longest_first = tuple(sorted(kinds, key=lambda work: -work.busy_s))

@@ -29,7 +29,7 @@ class ContextParallelDemand(OperationDemand):
     total_flops: Positive
     """FLOPs of all ranks: 4 * batch * heads * head_dim * allowed pairs forward, 2.5 times that backward."""
     local_flops: Positive
-    """FLOPs of the same layer over seq_len / ranks positions, with which a single GPU is measured (`single_s`)."""
+    """FLOPs of the same layer over seq_len / ranks positions, the work that `single_s` times on one GPU."""
     sent_bytes: Count
     """Bytes that a rank sends in one call. 0 for a single rank."""
     step_bytes: Count | None = None
@@ -67,12 +67,12 @@ class WorkKind(Plain):
     busy_s: Spent
     """Seconds in which at least one kernel of the category ran."""
     alone_s: Spent
-    """Seconds in which no kernel of another category ran."""
+    """Seconds in which only kernels of the category ran."""
 
 
 class RankTrace(Plain):
     span_s: Seconds
-    """Seconds from the first kernel's start to the last one's end; on CPU the time of the call."""
+    """Seconds from the first kernel's start to the last kernel's end; on CPU the time of the call."""
     busy_s: Spent
     """Seconds in which at least one kernel ran."""
     kinds: tuple[WorkKind, ...]
@@ -115,7 +115,7 @@ class ContextParallelFacts(Plain):
     device_names: tuple[str, ...] = ()
     """Product name of each rank's device."""
     peer_access: bool | None = None
-    """True if the first GPU can access the second one's memory. None on CPU, and for one GPU."""
+    """True if the first GPU can access the memory of the second GPU. None on CPU, and for one GPU."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables of NCCL and gloo."""
 
@@ -147,7 +147,7 @@ class ContextParallelRecord(RunRecord):
 
 
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
-    """Return the trace of the rank that computes longest: on other ranks, communication includes waiting for it."""
+    """Return the trace of the rank that computes longest; in other traces, communication includes waiting for it."""
     return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
 
 
@@ -157,7 +157,7 @@ def exposed_s(trace: RankTrace) -> float:
 
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
-    """Return 1 - (time without exchange) / latency. Noise can make it negative."""
+    """Return 1 - (time without exchange) / latency, None if unmeasured. Noise can make the value negative."""
     return 1 - max(cell.alone_s) / median_latency_s(cell) if cell.samples and cell.alone_s else None
 
 
@@ -167,7 +167,7 @@ def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
 
 
 def hidden_communication(cell: ContextParallelCell) -> float | None:
-    """Return 1 - (exposed seconds) / (sent bytes / link rate), at least 0: the share of the exchange that is hidden."""
+    """Return 1 - (exposed seconds) / (sent bytes / link rate), at least 0; None if unmeasured or nothing is sent."""
     exposed = exposed_communication(cell)
     if exposed is None or not cell.demand or not cell.link_bytes_per_s:
         return None

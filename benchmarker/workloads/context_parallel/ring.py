@@ -5,10 +5,10 @@ al., "Ring Attention", arXiv 2310.01889). The results of two blocks are merged b
 
     lse = log(exp(lse_1) + exp(lse_2))        o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
 
-The merged output is stored in float32 and rounded once. Backward: keys and values are sent around the ring again, and
-behind them their gradients, to which each rank adds the gradients of its own queries. The gradients of a single block
-are sent in the inputs' type, as the kernel returns them; sums of gradients are sent in float32. The backward kernel of
-a block receives the merged output and log-sum-exp: exp(scores - lse) is then the block's part of the full softmax.
+The merged output is stored in float32 and rounded once. Backward: keys and values are sent around the ring again,
+followed by their gradients, to which each rank adds the contribution of its own queries. The gradients of a single
+block are sent in the inputs' type, as the kernel returns them; sums of gradients are sent in float32. The backward
+kernel of a block receives the merged output and log-sum-exp: exp(scores - lse) is its part of the full softmax.
 
 Tensors are [batch, heads, length, head_dim]. The log-sum-exp is [batch, heads, length], float32, of the natural
 logarithm. The kernels handle shared key and value heads.
@@ -64,7 +64,7 @@ class Flash(CpuFlash):
 
     def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
         tensors = gradient, *inputs, merged.output, merged.lse
-        # None: cumulative lengths, for packed sequences.
+        # The two None stand for cumulative lengths, which only packed sequences have.
         lengths = None, None, inputs[0].shape[2], inputs[1].shape[2]
         backward: Callable[..., Triple] = aten._scaled_dot_product_flash_attention_backward
         return backward(*tensors, *lengths, 0.0, is_causal, *merged.rest)
@@ -79,7 +79,7 @@ class Cudnn(CpuFlash):
 
     def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
         tensors = gradient, *inputs, merged.output, merged.lse.unsqueeze(-1)
-        # None: bias, then cumulative lengths for packed sequences.
+        # The three None stand for a bias, and for cumulative lengths, which only packed sequences have.
         lengths = None, None, None, inputs[0].shape[2], inputs[1].shape[2]
         backward: Callable[..., Triple] = aten._scaled_dot_product_cudnn_attention_backward
         return backward(*tensors, *merged.rest, *lengths, 0.0, is_causal)
@@ -94,7 +94,7 @@ def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def merge(merged: Block, block: Block, rows: Rows) -> Block:
-    """Merge a block for `rows` of the queries into `merged`, and return the result. Overwrites float32 tensors."""
+    """Merge a block for `rows` of the queries into `merged`, and return the result. Overwrites `merged` in float32."""
     total = merged._replace(output=merged.output.float())
     output, lse = rows_of(total.output, rows), rows_of(total.lse, rows)
     total_lse = torch.logaddexp(lse, block.lse)

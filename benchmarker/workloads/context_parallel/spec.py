@@ -127,7 +127,7 @@ VARIANTS: dict[str, Splitting] = {
     "alltoall": Splitting("zigzag", is_of_torch=True),
     "single": Splitting(is_alone=True),
 }
-FLASH_MULTIPLE = 8  # head_dim must be a multiple in torch's flash kernel. SDPA pads other widths; a ring does not.
+FLASH_MULTIPLE = 8  # torch's flash kernel requires a multiple as head_dim. SDPA pads other widths; a ring does not.
 MAX_HEAD_DIM = 256
 
 

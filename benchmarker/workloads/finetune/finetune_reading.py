@@ -38,7 +38,7 @@ _AUTOGRAD = re.compile(r"^autograd::|Backward\d*$|AccumulateGrad$|^torch::")
 
 
 def seconds_by_purpose(profile: Profile) -> dict[str, float]:
-    """Return the seconds of each purpose. On a GPU, overlapping kernels count once, for the earlier kernel."""
+    """Return the seconds by purpose. On a GPU, time in which kernels overlap counts for the earlier kernel only."""
     totals: dict[str, float] = defaultdict(float)
     for name, section, time_s in _kernel_sections(profile):
         for purpose, share in purposes(name, section, on_device=profile.by == "device").items():
@@ -47,7 +47,7 @@ def seconds_by_purpose(profile: Profile) -> dict[str, float]:
 
 
 def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
-    """Return the purposes of a kernel, with shares that add up to 1."""
+    """Return the purposes of a kernel and the share of its time for each; the shares add up to 1."""
     if section == "optimizer":
         return {OPTIMIZER: 1.0}
     if _LOSS.search(name):
@@ -56,7 +56,7 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
         return {"bookkeeping": 1.0}
     # The embedding's gradient sorts token ids with kernels of the category sampling; a training step does not sample.
     renamed = {"sampling": "other"}
-    # Only a GPU has slower units for float32 products; on a CPU they are no purpose of their own.
+    # float32 products are a separate purpose only on a GPU, because only a GPU has slower units for them.
     if on_device and is_float32(name):
         renamed |= {"matmul": FLOAT32_PRODUCTS, "attention": FLOAT32_ATTENTION}
     return {renamed.get(category, str(category)): share for category, share in shares(name).items()}

@@ -53,8 +53,8 @@ class FinetuneCell(CellBase):
     step_memory: StepMemory | None = None
     """Memory of one untimed step."""
     losses: tuple[Number, ...] = ()
-    """Loss of the first micro-batch in the first step and in the last timed step. They prove finite losses, not
-    learning: the two texts differ."""
+    """Loss of the first micro-batch in the first step and in the last timed step. The values show that losses are
+    finite, not that the model learns, because the two texts differ."""
     warmup: tuple[TrainingSample, ...] = ()
     samples: tuple[TrainingSample, ...] = ()
 

@@ -106,7 +106,7 @@ def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[...
 
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
-    """Make a loaded model trainable, in place. Raises SpecError if it has none of the linear layers to be adapted."""
+    """Make a loaded model trainable, in place. Raises SpecError if it has none of the recipe's linear layers."""
     head = model.get_output_embeddings()
     modules = [module for module in model.modules() if is_linear(module)]
     linears = Linears(
@@ -145,7 +145,7 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
 
 def _check_targets(model: Any, recipe: Recipe) -> None:
-    """Raise SpecError if the model has no linear layers, or none that a target names (peft may ignore it)."""
+    """Raise SpecError if the model has no linear layers, or a target names none (peft may ignore such a target)."""
     head = model.get_output_embeddings()
     names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
     if not names:
@@ -163,8 +163,8 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
 def built_facts(
     trainee: Trainee, optimizer: Optimizer | None = None, ids: Tensor | None = None, *, frozen: str | None = None
 ) -> FinetuneFacts:
-    """Return the facts of a trainee. Types and bytes of the optimizer's state are included if `optimizer`, after its
-    first step, and `ids`, [batch, length], are given. `frozen`: hash of the frozen weights before the first step."""
+    """Return the facts of a trainee. With `optimizer`, after its first step, and `ids`, [batch, length], they include
+    types and the bytes of the optimizer's state. `frozen`: hash of the frozen weights before the first step."""
     recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
     is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
     matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
@@ -218,7 +218,7 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
 
 
 def frozen_sha256(trainee: Trainee) -> str | None:
-    """Return a hash that changes if any one number of the frozen weights changes; None if all are trained."""
+    """Return a hash that changes if any one number of the frozen weights changes; None if no weights are frozen."""
     if trainee.recipe.train == "full":
         return None
     digest = hashlib.sha256()

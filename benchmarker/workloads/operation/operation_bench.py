@@ -6,7 +6,7 @@ each repeat runs as many calls as take 20 ms together, alternating over copies o
 of a call. Two device events around the same calls give a second measurement.
 
 `torch.set_float32_matmul_precision` sets the precision of float32 products for both cuBLAS and inductor in torch 2.8 to
-2.13. The newer `torch.backends.cuda.matmul.fp32_precision` is only read: set alone, it makes older code in torch fail.
+2.13. The newer `torch.backends.cuda.matmul.fp32_precision` is only read: setting it alone breaks older code in torch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ NO_BACKEND = (
     "forward unsupported",
     "backward unsupported",
 )
-"""Parts of torch's errors (lower case) for an operator without a kernel for a shape, type, device or backward pass."""
-GENERIC_WARNINGS = ("not used because", "runtime disabled")  # Parts of torch's warnings that give no reason.
+"""Lower-case parts of torch's error messages if no kernel supports the shape, type, device or backward pass."""
+GENERIC_WARNINGS = ("not used because", "runtime disabled")  # Parts of those warnings of torch that contain no reason.
 _FORWARD_ATTENTION = re.compile(r"(?i)^(?!autograd::)(?!.*Backward0$).*(attention|softmax|flex|CompiledFxGraph)")
 """Names of the operators that `kernels_of` returns on a CPU."""
 
@@ -145,7 +145,7 @@ class CallStep:
 
 
 def split_passes(both_s: float, forward_s: float) -> dict[str, float]:
-    """Return the seconds of forward and backward pass; empty if, by noise, the forward pass took longer than both."""
+    """Return the seconds of forward and backward pass; empty if noise made `forward_s` longer than `both_s`."""
     return {"forward": forward_s, "backward": both_s - forward_s} if both_s > forward_s else {}
 
 
@@ -192,7 +192,7 @@ class ReadyCall(NamedTuple):
 class OperationBench(Bench, ABC, Generic[ImplementationT]):
     def __init__(self, implementation: ImplementationT, device: Device, cache_bytes: int | None) -> None:
         self.implementation, self.device, self.cache_bytes = implementation, device, cache_bytes
-        # Only the current cell: its inputs may fill the device's memory.
+        # Call of the current cell only, because its inputs may fill the device's memory.
         self._ready: ReadyCall | None = None
 
     @abstractmethod
@@ -212,8 +212,8 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
         return ReadyCall(shape, self.implementation.open(shape, self.device.torch_name), copies)
 
     def correct(self, point: LengthPoint) -> Mapping[str, Any]:
-        """Return the kernels, errors and memory of one call. Raises UnsupportedError if no kernel or the kernel of
-        another implementation ran, and WrongResultError."""
+        """Return the kernels, errors and memory of one call. Raises WrongResultError, and UnsupportedError if no kernel
+        ran, or if the kernel of another implementation ran."""
         ready, fields = self.prove(point)
         passes = memory_of_passes(ready.operation, ready.copies[0], self.device)
         return {**fields, "passes": passes, "input_copies": len(ready.copies)}
@@ -244,8 +244,8 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
 
 @contextmanager
 def measured_limits(session: Session, dtype: str) -> Iterator[tuple[int | None, MatmulPrecision | None]]:
-    """Set the matmul precision for `dtype` until the context ends, and measure the device's limits with it. Yield the
-    bytes of the device's cache, None if unmeasured, and the precision that torch reports."""
+    """Set the matmul precision for `dtype` until the context ends, and measure the device's limits. Yield the bytes of
+    the device's cache, None if unmeasured, and the precision that torch reports."""
     with matmul_precision(dtype) as precision:
         session.ready()
         limits = session.record.limits

@@ -1,7 +1,7 @@
 """An implementation of an operation, the inputs and results of one call, and checks of the results.
 
 If a kernel is called again on the same inputs, they are in the cache, unlike in a model. Therefore calls alternate over
-copies of the inputs: between two uses of a copy, other copies of at least the size of the cache are read.
+copies of the inputs: between two uses of a copy, other copies are read that together fill the cache.
 
 Importing this file needs no torch, so that wrong options are reported before torch is loaded.
 """
@@ -30,7 +30,7 @@ ANY_KERNEL: dict[Kind, str] = {"cuda": "", "rocm": "", "cpu": ""}
 
 UNKNOWN_CACHE_BYTES = 2**28
 MAX_COPY_BYTES = {"cuda": 2**33, "rocm": 2**33, "cpu": 2**28}
-"""Maximum bytes of all copies; a single copy may be larger. It is small for CPUs, which report all sockets' caches."""
+"""Maximum bytes of all copies; a single copy may be larger. Small for CPUs, which report the caches of all sockets."""
 HASHED_NUMBERS = 2**16
 GRADIENT_NAMES: dict[str, TensorName] = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta"}
 
@@ -41,13 +41,13 @@ Results = dict[TensorName, "Tensor"]  # Output `o` of a call; after a backward p
 class Operation:
     call: Callable[..., Tensor]  # Takes queries, keys, values and gates; returns the output.
     around: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Context around many calls, which selects the backend: selecting it takes longer than a launch."""
+    """Context that selects the backend. It encloses many calls, because a selection takes longer than a launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
     open: Callable[[Any, str], Operation]
-    """Prepare the operation for a shape on a device (torch's name). Imports the libraries that it uses."""
+    """Function that prepares the operation for a shape on a device (torch's name) and imports its libraries."""
     kernels: Mapping[Kind, str] = field(default_factory=dict)
     """Regular expression for the name of a kernel (on CPU, of an operator) that must run, by kind of device. A missing
     kind is not supported; an empty expression matches any kernel."""
@@ -100,19 +100,19 @@ class CallInputs:
         return self.tensors if self.gradient is None else (*self.tensors, self.gradient)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> CallInputs:
-        """Apply a function to each tensor; the results are leaves, which require a gradient if the tensors do."""
+        """Return inputs with `function` applied to each tensor. Tensors that required a gradient still require it."""
         named = {
             name: function(tensor.detach()).requires_grad_(tensor.requires_grad) for name, tensor in self.named.items()
         }
         return CallInputs(named, None if self.gradient is None else function(self.gradient))
 
     def copies(self, count: int) -> list[CallInputs]:
-        """Return these inputs and copies with rolled tensors, which are made faster than new random numbers."""
+        """Return `count` inputs: these, then copies with rolled tensors (faster than new random numbers)."""
         return [self, *(self.mapped(methodcaller("roll", number)) for number in range(1, count))]
 
 
 def copies_needed(copy_bytes: int, cache_bytes: int | None, *, kind: str) -> int:
-    """Return the number of copies: one, and enough others to fill the cache."""
+    """Return the number of copies: one, and enough others to fill the cache, within MAX_COPY_BYTES."""
     needed = 1 + -(-(cache_bytes or UNKNOWN_CACHE_BYTES) // copy_bytes)
     return max(1, min(needed, MAX_COPY_BYTES[kind] // copy_bytes))
 
@@ -155,8 +155,8 @@ def check_finite(results: Results) -> None:
 
 
 def fresh_results(operation: Operation, inputs: CallInputs, make_fresh: Callable[[], CallInputs]) -> Results:
-    """Call, overwrite the inputs in place by new values, and return the results of another call: an implementation that
-    caches results is detected. Raises WrongResultError if two calls return the same memory while both are alive."""
+    """Call the operation twice, overwrite its inputs in place by new values, and return the results of a third call,
+    which detects cached results. Raises WrongResultError if the first two calls return the same memory."""
     import torch
 
     first, second = results_of(operation, inputs), results_of(operation, inputs)

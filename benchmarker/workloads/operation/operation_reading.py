@@ -68,7 +68,7 @@ def timed_call(
     advice: Advice = CALL_ADVICE,
 ) -> Timed:
     """Return the call for an explanation. `categories`: seconds by category of kernels in the profiled call; `busy_s`:
-    seconds in which any kernel ran, by default their sum; `products`: categories to which the floor applies."""
+    seconds in which any kernel ran, default: sum of `categories`; `products`: categories to which the floor applies."""
     kernels = () if call.on_cpu else call.cell.kernels
     phase = Phase(
         by="cpu" if call.on_cpu else "device",
@@ -110,7 +110,7 @@ class LengthSeries(NamedTuple):
 
 
 def length_series(keys: Sequence[CellKey]) -> list[LengthSeries]:
-    """Return series of at least two lengths for each mode: of equal batch size, and of equal tokens per batch."""
+    """Return, for each mode, the series of two or more lengths with equal batch size or equal tokens per batch."""
     series: list[LengthSeries] = []
     for mode in sorted({key["mode"] for key in keys}):
         members: dict[tuple[str, bool], list[CellKey]] = defaultdict(list)

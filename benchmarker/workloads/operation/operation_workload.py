@@ -39,7 +39,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "M": ("", 1e-6),
     "kfloat": ("", 1e-3),
 }
-"""Unit of a metric's value and the factor from this unit to the unit in tables, by the last word of its heading."""
+"""(unit of a metric's value, factor from this unit to the unit in tables) by the last word of the metric's heading."""
 
 
 def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:

@@ -26,7 +26,7 @@ class OperationSample(SampleBase):
     """`forward` and `backward` seconds of one call. The forward pass is timed in separate calls that keep the tensors
     of the backward pass; `backward` is `latency_s` minus `forward`."""
     event_s: Seconds | None = None
-    """Mean seconds of one call between two device events around the same calls. None on CPU."""
+    """Mean seconds of one call, from two device events around the calls of the repeat. None on CPU."""
 
 
 class TensorError(Plain):
@@ -42,7 +42,7 @@ class OperationChecked(Checked):
     """Largest error that passes."""
     tensors: tuple[TensorError, ...] = ()
     rows: Positive
-    """Query positions of each head that were compared."""
+    """Number of compared query positions of each head."""
 
 
 class SeenKernel(Plain):
@@ -70,7 +70,7 @@ class OperationCell(CellBase):
     demand: OperationDemand | None = None
     checked: OperationChecked | None = None
     kernels: tuple[SeenKernel, ...] = ()
-    """Kernels of one profiled call, longest first; of rank 0 if there are several."""
+    """Kernels of one profiled call, longest first; those of rank 0 if there are several ranks."""
     input_copies: Count | None = None
     """Copies of the inputs that successive calls alternate over."""
     warmup: tuple[OperationSample, ...] = ()

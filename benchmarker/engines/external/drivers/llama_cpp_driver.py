@@ -107,7 +107,7 @@ class Driver:
         """Run a text through the model, and write log-probabilities, [positions, vocabulary], float32, to a file.
 
         Args:
-            together: Number of ids in the prefill; each other id is a decode step.
+            together: Number of ids in the prefill; each further id is one decode step.
             rows_from: First position whose log-probabilities are written.
         """
         self._make_room(1, len(ids), together)

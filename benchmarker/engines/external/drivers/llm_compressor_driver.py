@@ -1,7 +1,7 @@
 """Driver of llm-compressor and AutoRound, which quantize a checkpoint with calibration tokens of benchmarker.
 
 W4A16 and W8A8 round with GPTQ, after SmoothQuant for W8A8; FP8-dynamic rounds to nearest. AWQ scales channels and then
-rounds to nearest. llm-compressor stores each in the format of compressed-tensors. AutoRound stores its own.
+rounds to nearest. llm-compressor writes the format of compressed-tensors, AutoRound its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _compress(model: Any, target: str, method: str, pieces: list[list[int]], *, 
     from llmcompressor.pipelines.cache import IntermediatesCache
 
     if not has_gpu:
-        # AWQ pins the activations for a copy to a GPU, which torch refuses without one.
+        # AWQ pins the activations' memory for copies to a GPU; without a GPU, torch raises an error.
         IntermediatesCache.pin_memory = lambda *_, **__: None
     rows = [{"input_ids": piece, "attention_mask": [1] * len(piece)} for piece in pieces]
     size = {"num_calibration_samples": len(rows), "max_seq_length": len(pieces[0])} if rows else {}
@@ -60,7 +60,7 @@ def _recipe(method: str) -> list[Any]:
     if method == "w4a16":
         return [GPTQModifier(scheme="W4A16", **layers)]
     if method == "w8a8":
-        # The strength of llm-compressor's own W8A8 example.
+        # Smoothing strength of llm-compressor's own W8A8 example.
         return [SmoothQuantModifier(smoothing_strength=0.8), GPTQModifier(scheme="W8A8", **layers)]
     if method == "awq":
         return [AWQModifier(), QuantizationModifier(scheme="W4A16", **layers)]
@@ -81,7 +81,7 @@ def _autoround(model: Any, source: str, target: str, device: str, pieces: list[l
         seqlen=len(pieces[0]),
         batch_size=min(AUTOROUND_BATCH, len(pieces)),
         device_map=device,
-        # On a CPU the compiler takes longer than a small model.
+        # On a CPU, compiling takes longer than quantizing a small model without it.
         enable_torch_compile=device != "cpu",
     )
     rounding.quantize_and_save(target, format="auto_round")
@@ -94,7 +94,7 @@ def _autoround(model: Any, source: str, target: str, device: str, pieces: list[l
 
 
 def _cast(folder: Path, dtype: str) -> None:
-    """Store the tensors in 32 bits, in which a CPU quantizes, in the requested type."""
+    """Convert the float32 tensors, in which a CPU quantizes, to the requested type."""
     import torch
     from safetensors.torch import load_file, save_file
 

@@ -25,7 +25,7 @@ class Driver:
         from vllm.benchmarks.lib import endpoint_request_func
 
         aiohttp.ClientSession = _without_proxies(aiohttp.ClientSession)
-        # The collections of a load would go through every object of vLLM, a third of the load's processor time.
+        # Garbage collections during a load would scan every object of vLLM, a third of the load's processor time.
         gc.freeze()
         endpoint_request_func.StreamedResponseHandler = _reader(endpoint_request_func.StreamedResponseHandler)
         return {"version": vllm.__version__}
@@ -43,9 +43,9 @@ class Driver:
             [
                 *("--backend", "openai", "--endpoint", "/v1/completions", "--base-url", url, "--model", model),
                 *("--skip-tokenizer-init", "--dataset-name", "custom", "--num-prompts", str(len(prompts))),
-                # No request to check whether the server is ready.
+                # Send no request to check whether the server is ready.
                 *("--ready-check-timeout-sec", "0", "--disable-tqdm", "--save-detailed"),
-                # A new connection per request: a server may close an idle connection while it is being reused.
+                # Open a connection per request: a server may close an idle connection while it is being reused.
                 *("--header", "Connection=close", "--ignore-eos", "--temperature", "0", *options),
             ]
         )
@@ -61,7 +61,7 @@ class Driver:
 
 
 def _without_proxies(session: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `session` with `trust_env` off, for which a thread per request looks for a proxy: 3 ms of each TTFT."""
+    """Return `session` with `trust_env` off: if on, a thread per request looks for a proxy, 3 ms of each TTFT."""
     return lambda **options: session(**{**options, "trust_env": False})
 
 

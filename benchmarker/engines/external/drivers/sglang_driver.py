@@ -56,7 +56,7 @@ class Driver:
         if self._clears_drafts:
             # SGLang drafts from the tokens of all earlier requests, which include repeats of this prompt.
             self._engine.flush_cache()
-        # ignore_eos without min_new_tokens, which would read the tokenizer, which is not loaded.
+        # ignore_eos without min_new_tokens, because SGLang's min_new_tokens requires a tokenizer, and none is loaded.
         parameters = {"max_new_tokens": new_tokens, "ignore_eos": True, "temperature": 0}
         first_ns: list[int] = []
 

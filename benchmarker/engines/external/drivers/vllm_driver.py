@@ -18,7 +18,7 @@ TOP = 100  # Number of likeliest tokens per position.
 TWO_OUTPUTS = 1 << 20  # Stream interval: vLLM returns the first token, then one output per interval, and the last.
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 BEFORE_HUMMING = "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel"
-"""Kernels that vLLM 0.24.0 prefers to Humming's. They are disabled to select Humming, which linear_backend cannot."""
+"""Kernels that vLLM 0.24.0 prefers to Humming's. Disabling them selects Humming; linear_backend cannot select it."""
 SETTINGS = {
     # vLLM runs in this process, so that its memory, kernels and model can be inspected.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -97,7 +97,7 @@ def impossible(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def ceilings(comparison: Comparison) -> list[str]:
-    """Return sentences on the decode rate of each `cuda_graph` variant: predicted by the eager engine, and measured."""
+    """Return sentences on each `cuda_graph` variant's decode rate: predicted from the eager engine, and measured."""
     rows = cast("Sequence[GenerationRow]", comparison.rows)
     members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
 
