@@ -212,23 +212,21 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
     return differences
 
 
-def kept_apart(records: Sequence[RunRecord], key: CellKey) -> dict[str, Circumstance]:
-    """Return the properties, such as `threads`, that differ between these records of one form so that they do not
-    compare in the cell `key`."""
-    choices = records[0].choices
-    properties: dict[str, Circumstance] = {
-        **circumstances(records[0].workload, records),
-        **{name: partial(_choice, name) for name in choices},
-        "inputs_sha256": lambda record: (getattr(cell_of(record, key), "inputs_sha256", None) or "unknown")[:12],
-    }
-    values = {name: {*map(value_of, records)} for name, value_of in properties.items()}
-    for name in (*OPTIONAL, *choices):
-        values[name].discard(None)
-    return {name: value_of for name, value_of in properties.items() if len(values[name]) > 1}
-
-
-def _choice(name: str, record: RunRecord) -> str | None:
-    return record.choices.get(name)
+def kept_apart(records: Sequence[RunRecord], key: CellKey) -> list[dict[str, str | None]]:
+    """Return for each record of one form the properties, such as `threads`, in which the records differ so that they
+    do not compare in the cell `key`."""
+    by_name, optional = circumstances(records[0].workload, records), {*OPTIONAL, *records[0].choices}
+    properties = [
+        {
+            **{name: value_of(record) for name, value_of in by_name.items()},
+            **record.choices,
+            "inputs_sha256": (getattr(cell_of(record, key), "inputs_sha256", None) or "unknown")[:12],
+        }
+        for record in records
+    ]
+    values = {name: {each[name] for each in properties} for name in properties[0]}
+    differing = [name for name, found in values.items() if len(found - {None} if name in optional else found) > 1]
+    return [{name: each[name] for name in differing} for each in properties]
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:

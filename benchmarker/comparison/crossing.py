@@ -31,38 +31,30 @@ class Crossing:
 
     after: int
     before: int
-    is_faster: bool  # True if the variant is slower at `after` and faster at `before`; False for the reverse.
-
-    @property
-    def verdict(self) -> str:
-        return verdict_text(is_faster=self.is_faster)
+    verdict: str  # Verdict at `before`: "faster" or "slower"; at `after` it is the reverse.
 
 
 def crossings(ratios: Ratios) -> tuple[Crossing, ...]:
     return tuple(
-        Crossing(smaller, larger, is_faster)
-        for (smaller, was_faster), (larger, is_faster) in pairwise(_verdicts(ratios))
-        if was_faster != is_faster
+        Crossing(smaller, larger, verdict)
+        for (smaller, former), (larger, verdict) in pairwise(_verdicts(ratios))
+        if former != verdict
     )
 
 
-def always_faster(ratios: Ratios) -> bool | None:
-    """Return True if the variant is faster at every size, False if slower at every size, else None."""
+def constant_verdict(ratios: Ratios) -> str | None:
+    """Return "faster" or "slower" if that is the verdict at every size, else None."""
     verdicts = _verdicts(ratios)
-    distinct = {is_faster for _, is_faster in verdicts}
+    distinct = {verdict for _, verdict in verdicts}
     return distinct.pop() if len(verdicts) == len(ratios) and len(distinct) == 1 else None
 
 
-def _verdicts(ratios: Ratios) -> list[tuple[int, bool]]:
+def _verdicts(ratios: Ratios) -> list[tuple[int, str]]:
     return [
-        (size, ratio.value > 1)
+        (size, "faster" if ratio.value > 1 else "slower")
         for size, ratio in sorted(ratios, key=lambda pair: pair[0])
-        if ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1)
+        if ratio.low is not None and not _is_open(ratio)
     ]
-
-
-def verdict_text(*, is_faster: bool) -> str:
-    return "faster" if is_faster else "slower"
 
 
 @dataclass(frozen=True)

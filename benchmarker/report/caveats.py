@@ -234,13 +234,11 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
         if len(variants) > 1:
             parts = (f"{plain_line(identity[:letters])} ran {some(members)}" for identity, members in variants.items())
             lines.append(f"{len(variants)} {noun}: {'; '.join(parts)}.")
-    sweeps_by_variant: dict[str, set[str]] = defaultdict(set)
-    for record in records:
-        sweeps_by_variant[record.variant.name].add(record.sweep or "single runs")
-    merged = {name: sweeps for name, sweeps in sweeps_by_variant.items() if len(sweeps) > 1}
-    if merged:
-        sweeps = sorted(set().union(*merged.values()))
-        lines.append(f"{some(merged)}: rows merge {len(sweeps)} sweeps: {names(sweeps)}.")
+    sweeps = variants_by(records, lambda record: record.sweep or "single runs")
+    counts = Counter(name for members in sweeps.values() for name in members)
+    if merged := [name for name, count in counts.items() if count > 1]:
+        of_merged = sorted(sweep for sweep, members in sweeps.items() if not set(merged).isdisjoint(members))
+        lines.append(f"{some(merged)}: rows merge {len(of_merged)} sweeps: {names(of_merged)}.")
     return lines
 
 

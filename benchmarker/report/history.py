@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.comparison.comparable import kept_apart
 from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Circumstance, Row, cell_words, keys_of, shown_value
+from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of, shown_value
 from benchmarker.core.errors import ResultsError, near_miss
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, plain_line
@@ -32,6 +32,7 @@ class Past:
     row: Row
     record: RunRecord
     folder: Path
+    properties: dict[str, str | None]  # Properties in which the rows of the table differ: `{"threads": "2"}`.
 
 
 def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
@@ -48,24 +49,19 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
             for key, cell in zip(keys_of(record), record.cells, strict=True):
                 if cell.status == "ok":
                     groups[subject, key].append((path, record))
-    sheets = []
-    for subject, key in sorted(groups):
-        properties = kept_apart([record for _, record in groups[subject, key]], key)
-        if pasts := list(_pasts(groups[subject, key], key, properties)):
-            sheets.append(_sheet(subject, pasts, properties))
-    return sheets
+    tables = [(subject, list(_pasts(groups[subject, key], key))) for subject, key in sorted(groups)]
+    return [_sheet(subject, pasts) for subject, pasts in tables if pasts]
 
 
-def _pasts(files: Sequence[File], key: CellKey, properties: Mapping[str, Circumstance]) -> Iterator[Past]:
-    runs: dict[tuple[str | None, ...], list[File]] = defaultdict(list)
-    for path, record in files:
-        values = (value_of(record) for value_of in properties.values())
-        runs[record.sweep or record.run_id, *values].append((path, record))
-    for run in runs.values():
+def _pasts(files: Sequence[File], key: CellKey) -> Iterator[Past]:
+    runs: dict[tuple[str, tuple[tuple[str, str | None], ...]], list[File]] = defaultdict(list)
+    for (path, record), properties in zip(files, kept_apart([record for _, record in files], key), strict=True):
+        runs[record.sweep or record.run_id, tuple(properties.items())].append((path, record))
+    for (_, pairs), run in runs.items():
         path, first = run[0]
         row = make_row(first.variant.name, key, [record for _, record in run])
         if row.pace:
-            yield Past(row, first, path.parent)
+            yield Past(row, first, path.parent, dict(pairs))
 
 
 def variants_sheet(collected: Collected) -> Sheet:
@@ -90,19 +86,18 @@ def _disturbances(past: Past) -> str:
     return ", ".join(flag.replace("_", " ") for flag in past.row.flags if flag in DISTURBING)
 
 
-def _property_column(name: str, value_of: Circumstance, pasts: Sequence[Past]) -> Column[Past]:
+def _property_column(name: str, pasts: Sequence[Past]) -> Column[Past]:
     """Return the column of a property without the parts, separated by commas or semicolons, that all values share."""
+    parts = {past.properties[name]: re.split("[,;] ", past.properties[name] or MISSING) for past in pasts}
+    shared = set.intersection(*map(set, parts.values()))
 
-    def parts_of(past: Past) -> list[str]:
-        return re.split("[,;] ", value_of(past.record) or MISSING)
+    def text(past: Past) -> str:
+        return ", ".join(part for part in parts[past.properties[name]] if part not in shared) or MISSING
 
-    shared = set.intersection(*({*parts_of(past)} for past in pasts))
-    return Column(
-        name, lambda past: ", ".join(part for part in parts_of(past) if part not in shared) or MISSING, "left"
-    )
+    return Column(name, text, "left")
 
 
-def _sheet(subject: Sequence[str], pasts: Sequence[Past], properties: Mapping[str, Circumstance]) -> Sheet:
+def _sheet(subject: Sequence[str], pasts: Sequence[Past]) -> Sheet:
     row, metric = pasts[0].row, pasts[0].row.ranking
     columns = [
         Column[Past]("when", lambda past: _minute(past.record.started_at), "left"),
@@ -113,7 +108,7 @@ def _sheet(subject: Sequence[str], pasts: Sequence[Past], properties: Mapping[st
             is_more_better=metric.better == "higher",
         ),
         Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),
-        *(_property_column(name, value_of, pasts) for name, value_of in properties.items() if name != "torch"),
+        *(_property_column(name, pasts) for name in pasts[0].properties if name != "torch"),
         Column[Past]("torch", lambda past: past.record.environment.packages.get("torch", MISSING), "left"),
         Column[Past]("commit", lambda past: (past.record.environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
         Column[Past]("folder", lambda past: str(past.folder), "left"),

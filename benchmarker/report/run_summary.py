@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.results import results_of_records
-from benchmarker.core.formatting import MISSING, significant
-from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
+from benchmarker.core.tables import Block, Sheet, bullets, to_markdown
 from benchmarker.report.answer import answer
 from benchmarker.report.caveats import caption
-from benchmarker.report.columns import bound, memory
+from benchmarker.report.columns import axis_columns, bound, memory, metric_columns
 from benchmarker.report.compare import Comparison, explain_results
 from benchmarker.schema import record_io
-from benchmarker.schema.record import DISTURBING, CellBase, RunRecord, status_words
-from benchmarker.schema.registry import Axis, Metric, workload_of
+from benchmarker.schema.record import DISTURBING, RunRecord
+from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
@@ -34,30 +31,11 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
         for reason in comparison.reasons:
             terminal.table([reason], detail=True)
         terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
-    else:
-        terminal.table([_cell_table(record, workload)])
+    elif rows := [row for row in results_of_records([record]).rows if row.cell]:
+        terminal.table([Sheet("", [*axis_columns(rows, always=True), *metric_columns(rows)], rows)])
     if any(DISTURBING.intersection(cell.flags) for cell in record.cells):
         terminal.line(DISTURBED)
     terminal.line(f"record: {path}")
-
-
-def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
-    metrics = [metric for metric in workload.metrics if not metric.of_cell]
-    columns = [
-        *(Column[CellBase](axis.heading, partial(_axis_text, axis)) for axis in workload.axes),
-        *(Column[CellBase](metric.heading, partial(_median_text, metric)) for metric in metrics),
-        Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
-    ]
-    return Sheet("", columns, record.cells)
-
-
-def _axis_text(axis: Axis, cell: CellBase) -> str:
-    return str(getattr(cell, axis.name))
-
-
-def _median_text(metric: Metric, cell: CellBase) -> str:
-    values = [value for sample in cell.samples if (value := metric.of_repeat(cell, sample)) is not None]
-    return significant(metric.scale * statistics.median(values)) if values else MISSING
 
 
 def run_blocks(comparison: Comparison) -> list[Block]:

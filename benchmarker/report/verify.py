@@ -154,13 +154,12 @@ def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
 
 
 def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
-    pairs = [
+    return [
         (raw, cell)
         for record, raw in members
         for cell_key, cell in zip(keys_of(record), raw.cells, strict=True)
-        if cell_key == key
+        if cell_key == key and cell.status == "ok" and cell.samples
     ]
-    return [(raw, cell) for raw, cell in pairs if cell.status == "ok" and cell.samples]
 
 
 def _expected_references(results: Results, expected: _Expected) -> tuple[dict[str, str | None], str | None]:
@@ -282,7 +281,7 @@ def _printed_checks(
             if text is not None:
                 yield "answer", _printed(where, part, text, named[part])
     size = expected.numbers[_key(leader)]["peak_memory_bytes"]
-    if size is not None and (match := re.search(rf"Costs {NUMBER} GiB", " ".join(lines))):
+    if size is not None and (match := re.search(rf"(?:Costs|Saves memory:) {NUMBER} GiB", " ".join(lines))):
         yield "answer", _printed(where, "peak GiB", match[1], size / GIB)
 
 

@@ -72,7 +72,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return field_options(self.job)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return typed values, such as {"grid.tokens": [4096]}, and values that clear fields which they replace."""
+        """Return the typed values, such as {"grid.tokens": [4096]}, with empty values for the fields they replace."""
         return dict(typed)
 
     def resolve(self, variant: Any, subject: Any = None) -> Any:  # noqa: ARG002
@@ -115,11 +115,11 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
-        """Check before a sweep begins that the job's files exist; return their hub commit. Raises BenchmarkerError."""
+        """Check that the job's files exist; return their commit, None without a hub. Raises BenchmarkerError."""
         return None
 
     def lacking(self, job: JobT) -> str | None:  # noqa: ARG002
-        """Return the missing libraries of a job, with the remedy. A sweep prints it before it begins."""
+        """Return the missing libraries of a job, with the remedy, for the plan of a sweep; None if none is missing."""
         return None
 
     def prepare(self, job: JobT, device: Device, progress: Terminal) -> None:
@@ -250,7 +250,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_charts(comparison)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002
-        """Return sentences on predicted and measured rates, and on the break-even of a variant's loading time."""
+        """Return sentences on predicted and measured rates, and sentences on the break-even of loading times."""
         return (), ()
 
     # For callers; not overridden

@@ -25,7 +25,7 @@ def measure_cell(
     after_each: Callable[[int, Any], None] = lambda number, sample: None,
     after_warmup: Callable[[int, Any], None] = lambda number, sample: None,
 ) -> Any:
-    """Return the measured cell. If memory runs out or the variant is unsupported, this is the cell's status.
+    """Return the measured cell. Its status shows if memory ran out or the variant is unsupported.
 
     Args:
         cell: The cell of the point, as `bench.cell` makes it.
@@ -56,7 +56,7 @@ def measure_cell(
     except (UnsupportedError, WrongResultError, RankError) as error:
         kind, reason = error.kind, str(error)
     except Exception as error:
-        # Out of memory in this process, or in the process of an external engine, whose error has the kind.
+        # Memory may run out in this process, or in that of an external engine, whose error then has the kind.
         if not device.is_out_of_memory(error) and error_kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
         kind, reason = error_kind_of(error, device), first_line(error)

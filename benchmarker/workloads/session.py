@@ -26,7 +26,7 @@ class Session(Protocol):
     """The run that opens a bench."""
 
     terminal: Terminal
-    device_memory: DeviceMemory  # Memory of the device before the run allocated any.
+    device_memory: DeviceMemory  # Memory of the device, as it was before the run allocated memory.
 
     record: Any  # The record with the results up to now.
 
@@ -121,7 +121,7 @@ class Judging(Generic[JobT, RecordT]):
 
 
 def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Raise ChangedError if `commit`, of the model on the hub, is not the commit with which the sweep began."""
+    """Raise ChangedError if `commit`, the model's on the hub now, is not the commit with which the sweep began."""
     planned = job.origin.commit if job.origin and job.part else None
     if planned and commit and commit != planned:
         raise ChangedError(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarker.comparison.crossing import Crossing, SizeWords, always_faster, crossings, crossover, inverse
+from benchmarker.comparison.crossing import Crossing, SizeWords, constant_verdict, crossings, crossover, inverse
 from benchmarker.core.stats import Ratio
 
 
@@ -16,26 +16,26 @@ def within(value, factor):
 
 def test_a_crossing_lies_between_adjacent_measured_sizes():
     ratios = [(256, ratio(0.8, 0.7, 0.9)), (1024, ratio(3, 2.9, 3.1)), (512, ratio(1.5, 1.4, 1.6))]
-    assert crossings(ratios) == (Crossing(256, 512, is_faster=True),)
+    assert crossings(ratios) == (Crossing(256, 512, "faster"),)
 
 
 def test_an_undecided_size_widens_the_crossing():
     ratios = [(256, ratio(0.8, 0.7, 0.9)), (512, ratio(1.0, 0.9, 1.1)), (1024, ratio(2, 1.9, 2.1))]
-    assert crossings(ratios) == (Crossing(256, 1024, is_faster=True),)
+    assert crossings(ratios) == (Crossing(256, 1024, "faster"),)
 
 
 def test_a_single_round_decides_nothing():
     ratios = [(256, ratio(0.5)), (512, ratio(2.0))]
     assert crossings(ratios) == ()
-    assert always_faster(ratios) is None
+    assert constant_verdict(ratios) is None
 
 
-def test_a_variant_is_always_faster_only_if_every_size_is_decided():
+def test_a_variant_is_constant_verdict_only_if_every_size_is_decided():
     ratios = [(1024, ratio(2, 1.9, 2.1)), (4096, ratio(3, 2.9, 3.1))]
-    assert always_faster(ratios) is True
-    assert always_faster([*ratios, (8192, ratio(1.0, 0.9, 1.1))]) is None
-    assert always_faster([*ratios, (8192, ratio(0.5, 0.4, 0.6))]) is None
-    assert always_faster([]) is None
+    assert constant_verdict(ratios) == "faster"
+    assert constant_verdict([*ratios, (8192, ratio(1.0, 0.9, 1.1))]) is None
+    assert constant_verdict([*ratios, (8192, ratio(0.5, 0.4, 0.6))]) is None
+    assert constant_verdict([]) is None
 
 
 def test_a_crossover_lies_where_the_logarithms_meet_and_its_interval_is_that_of_the_bounds():

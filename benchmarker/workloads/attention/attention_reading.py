@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
-from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.crossing import Ratios, constant_verdict, crossings
 from benchmarker.comparison.roofline import Floor
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
@@ -168,12 +168,12 @@ def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
 
 def always_text(baseline: str, ratios: Ratios) -> str | None:
     """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if not all lengths agree."""
-    is_faster = always_faster(ratios)
-    if is_faster is None or len(ratios) < 2:
+    verdict = constant_verdict(ratios)
+    if verdict is None or len(ratios) < 2:
         return None
     lengths = [length for length, _ in ratios]
     span = f"from {min(lengths):,} to {max(lengths):,}"
-    return f"{verdict_text(is_faster=is_faster)} than {plain_line(baseline)} at all measured lengths, {span}"
+    return f"{verdict} than {plain_line(baseline)} at all measured lengths, {span}"
 
 
 def exponents_text(times: Times) -> str:

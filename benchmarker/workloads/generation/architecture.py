@@ -1,7 +1,7 @@
 """Description of an architecture as data, and formulas for the least work of a prefill and of a decode step.
 
-Bytes are those of stored tensors that a step must read, shared storage once. Writes and copies by kernels do not count:
-they lower the MBU.
+Bytes are those of the stored tensors that a step must read; shared storage counts once. Writes and copies by kernels
+do not count: they lower the MBU.
 
     step bytes    = weights of every token + routed experts + one row of each embedding per sequence + KV cache + states
     decode FLOPs  = batch * (2 * weights of one token + sum over layers (score FLOPs * positions + state FLOPs))
@@ -72,8 +72,8 @@ DESCRIBED: dict[str, tuple[MixerKind | FeedForwardKind, ...]] = {
     "smollm3": ("sliding window", "full attention", "dense"),
     "starcoder2": ("sliding window", "full attention", "dense"),
 }
-"""Kinds of layers by `model_type` (of a multimodal model: of its text model). Tests compare the formulas' bytes with
-the bytes that a decode step touches."""
+"""Kinds of layers by `model_type` (for a multimodal model, that of its text model). Tests compare the formulas' bytes
+with the bytes that a decode step touches."""
 
 MBU_LIMIT = 1.02  # Largest possible MBU. A larger MBU means a wrong count of bytes or a wrong bandwidth.
 
@@ -152,7 +152,7 @@ class Architecture:
         the cache; each later step has one position more.
 
         Args:
-            used_experts: Number of experts that a step reads per MoE layer, mean. Default: the experts of one token.
+            used_experts: Mean number of experts that a step reads per MoE layer. Default: the experts of one token.
         """
         steps, start = new_tokens - 1, depth + prompt_tokens
         counted_steps = max(1, steps)

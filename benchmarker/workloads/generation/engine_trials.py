@@ -1,4 +1,4 @@
-"""Quantizations that run on this machine, by engine: known from its properties, or tried on a model of two layers."""
+"""Quantizations that run on this machine, by engine: derived from its properties, or tried on a two-layer model."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def look(machine: Any, device: Device) -> Iterator[Outcome]:
 
 @contextmanager
 def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
-    """Yield a function that returns the arguments of a run which tries an outcome, and the folder of the run's records.
+    """Yield (function, folder): the function returns a run's arguments to try an outcome; records go to the folder.
 
-    A run has a model of two layers with random weights; a GGUF quantization has the small model that ships.
+    The run loads a two-layer model with random weights, or the small shipped model for a GGUF quantization.
     """
     with two_layers() as (model, folder):
 

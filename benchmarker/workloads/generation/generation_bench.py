@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
 
 def find_inputs(job: GenerationJob, device: Device, session: Session) -> Found:
-    """Find the checkpoint, check the prompts, and plan the quality; BenchmarkerError if a part is not suitable."""
+    """Find the checkpoint, check the prompts, and plan the measurement of quality. Raises BenchmarkerError."""
     if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[job.variant.engine])
     checkpoint = found_checkpoint(job, device, session.terminal)
@@ -156,7 +156,7 @@ def _keep_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkp
 
 
 class LastCell(NamedTuple):
-    """Last good cell of a record, at whose shape `after_timing` measures."""
+    """Last good cell of a record, whose shape is used for measurements after timing."""
 
     job: GenerationJob
     record: GenerationRecord
@@ -175,7 +175,7 @@ class LastCell(NamedTuple):
 
 
 def after_timing(work: Callable[[LastCell], dict[str, Any]], last: LastCell) -> dict[str, Any]:
-    """Return the fields of the record that `work` changes: none without a good cell, a reason if it is not possible."""
+    """Return the fields of the record that `work` changes, or a reason if `work` fails; {} without a good cell."""
     if last.record.last_good is None:
         return {}
     changed = tried(lambda: work(last), last.benchmarker.device)
@@ -187,7 +187,7 @@ def after_timing(work: Callable[[LastCell], dict[str, Any]], last: LastCell) -> 
 
 
 def count_kernels_per_token(last: LastCell) -> dict[str, Any]:
-    """Count the kernels of a step without a graph. If the graph has fewer, its capture is incomplete: no cell is ok."""
+    """Count the kernels of a step without its graph. A graph with fewer kernels is incomplete and voids all cells."""
     record, benchmarker = last.record, last.benchmarker
     if benchmarker.device.kind == "cpu":
         return {}
@@ -271,7 +271,7 @@ REASONS: dict[Callable[[LastCell], dict[str, Any]], tuple[str, str]] = {
     count_energy: ("no energy", "no_energy"),
     check_step: ("step not checked", "no_step_divergence"),
 }
-"""Opening of the line and field of the record for the reason why a measurement was not possible."""
+"""(beginning of the printed line, field of the record) for the reason why a measurement was not possible."""
 
 
 def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCell:

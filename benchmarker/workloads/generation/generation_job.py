@@ -42,7 +42,7 @@ VariantT = TypeVar("VariantT", bound=VariantSpec)
 
 
 def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> VariantSpec:
-    """Return the variant with the registries' names; if it names no quantization, with that of its checkpoint.
+    """Return the variant with names from the registries; the default quantization is that of the checkpoint.
 
     Raises:
         FieldError: There is no such quantization, engine or option.
@@ -66,7 +66,7 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
 
 
 def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
-    """Return the variant; if it names no quantization, with that of its checkpoint, else of the model."""
+    """Return the variant; its default quantization is that of its checkpoint, or of the model without one."""
     if model is None and variant.checkpoint is None:
         return variant
     model = checkpoint_of(model or ModelSpec(), variant.checkpoint)
@@ -85,7 +85,7 @@ def runs_in_generate(engine: str, model: ModelFacts) -> bool:
     """Return True if `benchmarker generate` can run this engine and the model's weights are not random."""
     model_id = model.checkpoint or model.id
     has_weights = not only_shipped(model_id) or model_id in models_with_weights()
-    # A dummy of a hub id has the id's fingerprint if its shape ships, else none; the id has real weights.
+    # For a hub id that was measured with dummy weights, `generate` loads real weights; a folder may have none.
     is_random = model.load_format == "dummy" and model.files_sha256 is not None and model_id not in SHIPPED
     return engine in MODEL_ENGINES and has_weights and not is_random
 
@@ -95,7 +95,7 @@ def engine_options(variant: VariantSpec) -> Options:
 
 
 def chosen_options(variant: GenerationVariant) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
-    """Return the options of quantization and engine that differ from the defaults; all options of an unknown name."""
+    """Return the options of quantization and engine that differ from the defaults, or all if its name is unknown."""
     of_quant = LOADERS[variant.quant].options().model_dump() if variant.quant in LOADERS else {}
     of_engine = ENGINES[variant.engine].options().model_dump() if variant.engine in ENGINES else {}
     return _without(of_quant, variant.options), _without(of_engine, variant.engine_options)
@@ -161,7 +161,7 @@ def refuse_on_gpu(job: GenerationJob, needed_bytes: int, gpu_bytes: int) -> None
 def least_weight_bytes(model: Any, *, bits: float, value_bytes: int, has_narrow_experts: bool = True) -> int:
     """Return a lower bound of the weights' bytes: `bits` per weight in decoder layers, without scales.
 
-    Experts that are fused in 3-D parameters have as many only if `has_narrow_experts`.
+    Experts that are fused in 3-D parameters have `bits` only if `has_narrow_experts`, else `value_bytes`.
     """
     most_axes = 3 if has_narrow_experts else 2
     ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
@@ -171,7 +171,7 @@ def least_weight_bytes(model: Any, *, bits: float, value_bytes: int, has_narrow_
 
 
 def refuse_cell(point: Point | None, needed_bytes: int, *, weight_bytes: int = 0) -> None:
-    """Raise MemoryNeededError if `needed_bytes`, for KV cache and weights not yet loaded, exceed the free memory."""
+    """Raise MemoryNeededError if KV cache (`needed_bytes`) and weights not yet loaded exceed the free memory."""
     total_bytes, free_bytes = weight_bytes + needed_bytes, available_bytes()
     if total_bytes > free_bytes:
         held = f"the KV cache of a batch of {point.batch_size}" if point else "the weights"
@@ -260,7 +260,7 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    # A text that is too long for a path raises OSError, and is no folder.
+    # A text that is too long for a path raises OSError; it is no folder.
     with contextlib.suppress(OSError, ValueError):
         if folder.is_file():
             status = folder.stat()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from benchmarker.quality.judge import Plan, Subject
 
 SCORED: dict[QualitySize, tuple[int, int]] = {"quick": (64, 32), "full": (32, 255)}
-"""(windows of the shipped text, scored tokens per window). Eight prompts of 32 new tokens follow, twice each."""
+"""(windows of the shipped text, scored tokens per window). Eight greedy texts of 32 tokens follow, twice each."""
 
 
 class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
@@ -56,7 +56,7 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
     def guess_s(self, job: GenerationJob, timed: GenerationRecord | None) -> float:
-        """Return the estimated seconds of the scored steps and of the forward passes: two per window, and 16 more."""
+        """Return the estimated seconds of all scored steps and of forward passes (two per window, and 16 more)."""
         size = job.quality.size
         if size == "off":
             return super().guess_s(job, timed)

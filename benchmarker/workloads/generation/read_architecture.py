@@ -150,7 +150,7 @@ def _all_tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def multiplied(module: nn.Module) -> int:
-    """Return the number of weights in a module's own matrices, fused experts and convolutions, which are multiplied."""
+    """Return the number of a module's own weights that are multiplied: matrices, fused experts and convolutions."""
     if is_linear(module):
         return weights_of(module)
     # In fused experts, weights have three dimensions, and a matrix is the bias of all experts.

@@ -134,7 +134,7 @@ LATER_DEFAULTS = (
     ("speculative", None),
     ("linear_backend", None),
 )
-"""Options that are missing in older records, and the values that were used."""
+"""Options that are missing in older records, and the values with which these records were measured."""
 
 
 def is_unquantized(stored_as: str, quantized_fraction: float | None) -> bool:
@@ -242,7 +242,7 @@ class GenerationRecord(RunRecord):
 
     @property
     def choices(self) -> dict[str, str | None]:
-        """Names of the library's chosen kernel, of the decode step's kernels, and of its attention; None if unknown."""
+        """Names of the library's kernel, the decode step's kernels and the step's attention; None if unknown."""
         notes = [note for note in (self.load.notes if self.load else ()) if note.startswith("kernel ")]
         uses = self.engine.kernels_used if self.engine else ()
         return {

@@ -98,7 +98,7 @@ class SourceBenchmarker(Bench):
     ) -> Iterator[GenerationCell]:
         """Measure every cell of the grid, the smallest first; yield each when it is done.
 
-        Running out of memory, or an unsupported cell, becomes its status. A cell is flagged `disturbed` if other
+        If memory runs out or a cell is unsupported, its status shows this. A cell is flagged `disturbed` if other
         programs may have made its times too long.
         """
         surroundings = Surroundings()
@@ -170,7 +170,7 @@ class SourceBenchmarker(Bench):
         return {"engine": self.source.facts(), **({"no_demand": self.no_demand} if self.no_demand else {})}
 
     def settling_times(self, sample: GenerationSample) -> tuple[float, ...]:
-        # TTFT too: the first prefills of an external engine are slow, which hardly changes the latency of many tokens.
+        # The first prefills of an external engine are slow; in the latency of many tokens this hardly shows.
         if self.source.is_elsewhere and sample.ttft_s:
             return sample.latency_s, sample.ttft_s
         return (sample.latency_s,)
@@ -205,7 +205,7 @@ class SourceBenchmarker(Bench):
         return (None, described) if isinstance(described, Missing) else (described, None)
 
     def _demand(self, cell: GenerationCell) -> GenerationDemand | None:
-        """Return the least work of a cell; for an MoE model, with the counted experts of its steps, None if unknown."""
+        """Return the least work of a cell, with the counted experts of an MoE model; None if it is unknown."""
         architecture, model = self._architecture, self.source.model
         if architecture is None or model is None or architecture.experts is None:
             return cell.demand
@@ -228,7 +228,7 @@ class SourceBenchmarker(Bench):
     def _peaks(self, cell: GenerationCell) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory with the peaks of the engine's process, or of each of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
-        # The peak of an external engine is None if another program freed memory. This process's peak is not its peak.
+        # The peak of an external engine is None if another program freed memory; this process's peak would be wrong.
         if self.source.is_elsewhere or peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
@@ -241,7 +241,7 @@ class SourceBenchmarker(Bench):
         per_gpu = tuple(max(peaks) for peaks in zip(*per_repeat, strict=True))
         if memory.peak_allocated_bytes is None:
             return {"samples": samples, "memory": memory.model_copy(update={"per_gpu_bytes": per_gpu})}
-        # The reserved memory of only the first GPU is known.
+        # The reserved memory is that of the first GPU only, so it is left out.
         changes = {"per_gpu_bytes": per_gpu, "peak_allocated_bytes": max(per_gpu), "peak_reserved_bytes": None}
         pairs = zip(samples, per_repeat, strict=True)
         return {

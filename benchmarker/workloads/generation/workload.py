@@ -233,7 +233,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
             raise UnsupportedError(f"{engine.name}: {reason}")
         with ExitStack() as stack:
             opened = engine.open(found.checkpoint, form, device, session.terminal)
-            # No name for the source: the bench drops the model to measure its quality.
+            # No variable holds the source, because the bench frees the model to measure quality.
             yield GenerationBench(job, stack.enter_context(opened), found, device, session, stack)
 
     def look_for(self, job: GenerationJob) -> str | None:

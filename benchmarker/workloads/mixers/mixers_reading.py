@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.crossing import Ratios, constant_verdict, crossings
 from benchmarker.comparison.results import by_round
 from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Row, cell_of
@@ -138,10 +138,10 @@ def crossing_text(variant: str, ratios: Ratios, best: Mapping[int, str]) -> str 
     lengths = f"from {ratios[0][0]:,} to {ratios[-1][0]:,} positions"
     softmax = f"the best softmax ({' and '.join(dict.fromkeys(best[seq_len] for seq_len, _ in ratios))})"
     ends = ", ".join(f"{decimal(ratio.value, digits=3)}x at {end:,}" for end, ratio in (ratios[0], ratios[-1]))
-    is_faster = always_faster(ratios)
-    if is_faster is None:
+    verdict = constant_verdict(ratios)
+    if verdict is None:
         return f"{variant} relative to {softmax}: {ends}; no crossing is decided, {lengths}"
-    return f"{variant} is {verdict_text(is_faster=is_faster)} than {softmax} at all measured lengths, {lengths}: {ends}"
+    return f"{variant} is {verdict} than {softmax} at all measured lengths, {lengths}: {ends}"
 
 
 def kernels_text(ratios: Ratios) -> str:
@@ -151,8 +151,8 @@ def kernels_text(ratios: Ratios) -> str:
     if spans := crossings(ratios):
         texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
         return f"{start} {', '.join(texts)}"
-    is_faster = always_faster(ratios)
-    return "" if is_faster is None else f"{start} {verdict_text(is_faster=is_faster)} at all measured lengths"
+    verdict = constant_verdict(ratios)
+    return f"{start} {verdict} at all measured lengths" if verdict else ""
 
 
 def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
