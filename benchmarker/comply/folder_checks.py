@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from benchmarker.comparison.rows import Results, cell_words
 from benchmarker.core.formatting import plural
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import RUN_ORDER, OrderLine
+from benchmarker.schema.record_io import RUN_ORDER, OrderLine, read_order
 from benchmarker.sweep.resume import SweepFile, read_sweep_file
 from benchmarker.sweep.sweep_plan import order
 
@@ -31,11 +29,9 @@ ORDER_CHECK, FLIP_CHECK = "order of execution", "false verdicts"
 def check_order(folder: Path, records: Sequence[RunRecord]) -> Finding:
     """Check that each device ran one process at a time and rounds in sequence, that each round ran in the planned
     order, and that each record was written by a process of its round."""
-    path = folder / RUN_ORDER
     try:
-        texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        lines = sorted(map(OrderLine.model_validate_json, texts), key=lambda line: line.start)
-    except (ValidationError, UnicodeDecodeError) as error:
+        lines = sorted(read_order(folder), key=lambda line: line.start)
+    except ValueError as error:
         return judged(ORDER_CHECK, f"{RUN_ORDER} cannot be read: {str(error).splitlines()[0]}", holds=False)
     if not lines:
         return not_applicable(ORDER_CHECK, f"the folder has no {RUN_ORDER}, which a sweep writes")

@@ -138,6 +138,13 @@ class OrderLine(Plain):
     """UUID of the device, or its name if it has none."""
 
 
+def read_order(folder: Path) -> list[OrderLine]:
+    """Return the processes of a sweep in the order of their ends; [] without a file. Raises ValueError and OSError."""
+    path = folder / RUN_ORDER
+    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [OrderLine.model_validate_json(text) for text in texts]
+
+
 def append_lines(folder: Path, lines: bytes) -> None:
     """Append complete lines in one write, so that processes do not interleave."""
     path = folder / RUN_ORDER
@@ -200,7 +207,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
 
 def side_paths(paths: Sequence[str | Path]) -> dict[str, list[Path]]:
-    """Return the paths by folder, under the shortest names that distinguish the folders."""
+    """Group the paths by folder; the keys are the shortest names that distinguish the folders."""
     folders: dict[Path, list[Path]] = {}
     for path in map(Path, paths):
         folders.setdefault((path.parent if path.is_file() else path).resolve(), []).append(path)

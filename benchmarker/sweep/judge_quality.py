@@ -6,14 +6,16 @@ own. The child's record is temporary: its content goes into a record of each var
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.record import Missing, status_words
+from benchmarker.schema.record import Missing, RunRecord, status_words
 from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
@@ -41,22 +43,23 @@ def check_inputs(jobs: Iterable[Job]) -> None:
 
 
 def missing_judgements(sweep: Sweep) -> list[Judgement]:
+    """Return the judgements that are not done; those of variants without a record have no `records`."""
     judging, groups = sweep.workload.judging(), judged_groups(sweep.jobs)
-    try:
-        collected = collect([sweep.folder]).files if groups else []
-    except ResultsError:
+    if judging is None or not groups:
         return []
+    collected: Sequence[tuple[Path, RunRecord]] = ()
+    with contextlib.suppress(ResultsError):
+        collected = collect([sweep.folder]).files
     # Records in subfolders are of other sweeps.
     files = sorted((file for file in collected if file[0].parent == sweep.folder), key=lambda file: file[1].started_at)
     missing = []
     for variants in groups:
-        job, newest = sweep.jobs[variants[0]], []
-        for name in variants:
-            records = {path.name: record for path, record in files if record.variant.name == name}
-            if records and judging and not any(judging.is_done(record, job) for record in records.values()):
-                newest.append(list(records)[-1])
-        if newest:
-            missing.append(Judgement(variants, tuple(newest)))
+        job, by_name = sweep.jobs[variants[0]], {name: list[tuple[Path, RunRecord]]() for name in variants}
+        for path, record in files:
+            by_name.get(record.variant.name, []).append((path, record))
+        pending = [own for own in by_name.values() if not any(judging.is_done(record, job) for _, record in own)]
+        if pending:
+            missing.append(Judgement(variants, tuple(own[-1][0].name for own in pending if own)))
     return missing
 
 

@@ -89,6 +89,8 @@ class ReusableCells:
     cards: Mapping[int, str | None]
     """GPU of each round that is partly measured; the same GPU has to measure the rest of the round."""
     profiled: frozenset[str]
+    records: Sequence[RunRecord]
+    """Records of the finished cells, and of disturbed ones."""
     notes: Sequence[str]
     """One line for each file that cannot be used, or only in part."""
 
@@ -182,6 +184,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
     found = list(_records_in(sweep, rounds, notes, is_watched=is_watched))
     own_cards, foreign = _incomplete_rounds(found, sum(len(job.grid.points()) for job in sweep.jobs.values()), cards)
     finished: dict[CellId, CellBase] = {}
+    records: list[RunRecord] = []
     profiled: set[str] = set()
     for candidate in found:
         path, record, cells = candidate.path, candidate.record, candidate.cells
@@ -190,6 +193,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         if is_foreign:
             reason = "measured on another card, and its round is incomplete"
         elif cells:
+            records.append(record)
             profiled |= {name} if record.profile else set()
             finished |= {(record.round, name, position): cell for position, cell in cells.items()}
             if candidate.is_changed:
@@ -197,6 +201,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
             continue
         elif record.cells and all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells):
             # The cells were measured again since, or will be now. The record keeps the reason.
+            records.append(record)
             continue
         elif any(cell.error_kind == "unwatched" for cell in record.cells):
             reason = UNWATCHED
@@ -207,7 +212,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         if record.cells or is_foreign:
             notes.append(f"{path}: not used: {reason}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
-    return ReusableCells(finished, own_cards, frozenset(profiled), notes)
+    return ReusableCells(finished, own_cards, frozenset(profiled), records, notes)
 
 
 def _keys(sweep: Sweep, record: RunRecord) -> tuple[str, ...]:

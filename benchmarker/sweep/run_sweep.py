@@ -6,6 +6,7 @@ core away from the measurement. Whatever ends a sweep, the finished cells are on
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -18,6 +19,7 @@ from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.core.process import sigterm_interrupts
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
+from benchmarker.schema.record_io import read_order
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
@@ -134,6 +136,10 @@ class Loop:
         cards = {worker.card for worker in self._pool.workers() if worker.card or not worker.name}
         reusable = find_reusable(sweep, rounds=rounds, cards=cards, is_watched=is_watched)
         self._cards = reusable.cards
+        sweep.schedule.judgements = [judgement.variants for judgement in missing_judgements(sweep)]
+        # A damaged list of processes costs no more than the forecast.
+        with contextlib.suppress(OSError, ValueError):
+            sweep.schedule.recall(read_order(sweep.folder), reusable.records)
         tasks = missing_tasks(sweep.jobs, range(rounds), file.seed, finished=reusable.finished)
         self._take_in(reusable, request, tasks)
         measuring_since = time.monotonic()
@@ -153,7 +159,7 @@ class Loop:
             measured = plural(sum(self._rounds_of.values()), "round", "rounds")
             terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
         terminal.pin(f"\n{self._table()}")
-        judgements = missing_judgements(sweep)
+        judgements = [judgement for judgement in missing_judgements(sweep) if judgement.records]
         sweep.schedule.judgements = [judgement.variants for judgement in judgements]
         self.run(judgements)
 
@@ -189,8 +195,9 @@ class Loop:
             self._terminal.line(note)
         if request.settings.resume:
             cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
-            left = self._sweep.schedule.duration(tasks, [])
-            forecast = f"; first guess: {left} to go" if reusable.finished and tasks else ""
+            schedule = self._sweep.schedule
+            left = schedule.duration(tasks, schedule.judgements)
+            forecast = f"; first guess: {left} to go" if tasks or schedule.judgements else ""
             self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
         self._sweep.progress.profiled |= reusable.profiled
         for (_, variant, position), cell in reusable.finished.items():

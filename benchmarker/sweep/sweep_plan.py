@@ -17,7 +17,7 @@ import math
 import random
 import re
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import RunRecord
+    from benchmarker.schema.record_io import OrderLine
     from benchmarker.sweep.request import SweepRequest
     from benchmarker.sweep.resume import CellId
     from benchmarker.sweep.sweep_state import Sweep
@@ -128,9 +129,22 @@ class Schedule:
     def add(self, tasks: Sequence[Task], *, rounds: int) -> None:
         self._left, self.rounds = [*self._left, *tasks], rounds
 
+    def recall(self, lines: Sequence[OrderLine], records: Sequence[RunRecord]) -> None:
+        """Correct the forecast by the tasks that the sweep finished before it was resumed."""
+        tasks: dict[tuple[int, str], list[tuple[float, float, RunRecord]]] = defaultdict(list)
+        for record in records:
+            last_s = max((cell.timed_at[1] for cell in record.cells if cell.timed_at), default=0.0)
+            for line in lines:
+                if line.variant == record.variant.name and line.start < last_s < line.end:
+                    tasks[line.round, line.variant].append((line.start, line.end, record))
+        for (number, variant), processes in tasks.items():
+            cells = statistics.fmean(len(record.cells) for _, _, record in processes)
+            self.learn(Task(number, variant, (), cells / len(self._jobs[variant].grid.points())), processes)
+
     def learn(self, task: Task, processes: Sequence[tuple[float, float, RunRecord]]) -> None:
         """Correct the forecast by a finished task. `processes`: Unix times of start and end, and record, of each."""
-        seconds, variant = processes[-1][1] - processes[0][0], task.variant
+        # A resumed sweep was paused between processes.
+        seconds, variant = sum(ended - started for started, ended, _ in processes), task.variant
         started, ended, record = next((process for process in processes if process[2].cells), processes[0])
         if variant not in self._ratios:
             self._once_s.append(first_process_s(record, ended))
@@ -138,8 +152,11 @@ class Schedule:
         ratio = seconds / len(processes) / (self._guesses_s[variant] * task.share)
         self._ratios.setdefault(variant, []).append(ratio)
         self._processes.append(len(processes))
-        if not any(record.is_disturbed for _, _, record in processes):
-            self._records.setdefault(variant, (started, record))
+        quiet = [process for process in processes if not process[2].is_disturbed]
+        for started, _, record in quiet:
+            if record.cells:
+                self._records.setdefault(variant, (started, record))
+        if len(quiet) == len(processes):
             self._quiet_ratios.setdefault(variant, []).append(ratio)
 
     def seconds(self, tasks: Sequence[Task], *, is_quiet: bool = False) -> float:
@@ -169,10 +186,17 @@ class Schedule:
         self._judging_ratios.append(seconds / self._judging_guess_s(variants[0]))
 
     def _judging_guess_s(self, variant: str) -> float:
-        job, (started, record) = self._jobs[variant], self._records.get(variant, (0.0, None))
-        judging = workload_of(job.workload).judging()
-        start_s = record.opened_at - started if record and record.opened_at else START_S
-        return start_s + (judging.guess_s(job, record) if judging else 0.0)
+        """Return the guess by the variant's record, or else its first guess times the median ratio of the others."""
+
+        def guess_s(name: str, started: float = 0.0, record: RunRecord | None = None) -> float:
+            judging = workload_of(self._jobs[name].workload).judging()
+            start_s = record.opened_at - started if record and record.opened_at else START_S
+            return start_s + (judging.guess_s(self._jobs[name], record) if judging else 0.0)
+
+        if variant in self._records:
+            return guess_s(variant, *self._records[variant])
+        ratios = [guess_s(name, *measured) / guess_s(name) for name, measured in self._records.items()]
+        return guess_s(variant) * statistics.median(ratios or [1.0])
 
     def duration(
         self,
@@ -185,7 +209,7 @@ class Schedule:
         """Return the forecast of the time, as `about 5 min` or a range, for so many parallel workers."""
         judging_s = self.judging_s(judgements) / judges
         low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
-        slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core
+        slowdown = 1.0 if self._records else 1 + self.load_per_core
         return approximate_range(low_s, self.seconds(tasks) / rounds_at_once + judging_s * slowdown)
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:

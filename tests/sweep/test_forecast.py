@@ -17,7 +17,7 @@ import pytest
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.hardware.monitor import load_per_core
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import read_record
+from benchmarker.schema.record_io import OrderLine, read_record
 from benchmarker.sweep.sweep_plan import Schedule, Task
 from benchmarker.workloads.generation.generation_quality import GenerationJudging
 from benchmarker.workloads.generation.spec import guess_parameters
@@ -96,6 +96,38 @@ def test_quality_is_part_of_the_time_left_and_its_steps_have_a_count_and_a_time(
     ]
     minutes = [int((re.findall(r"about (\d+) min left", line) or [0])[0]) for line in lines]
     assert minutes[0] >= minutes[1] >= minutes[2] >= 1
+
+
+def test_a_resumed_sweep_counts_no_quality_that_is_done_and_knows_its_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GenerationJudging, "is_done", lambda judging, record, job: record.quality is not None)
+    stage = Stage(tmp_path, variants=["a", "b"], rounds=1)
+    stage.sweep("--quality", "quick", "--runs", "2")
+    assert stage.sweep(resume=True, rounds=2) == []
+    assert "4 of 8 cells are there already; first guess: less than a minute to go" in stage.printed
+    assert "[round 2/2, 1 of 2] b (less than a minute left)" in stage.printed
+    assert "[quality" not in stage.printed
+
+
+def test_the_time_of_quality_of_an_unmeasured_variant_follows_from_the_others() -> None:
+    schedule = Schedule({"a": job_of(), "b": job_of()}, shared_imports=False)
+    assert schedule.judging_s([("b",)]) == 80.0
+    # A start of 10 s instead of 20 s, besides 60 s.
+    schedule.learn(Task(0, "a", (0,), 1.0), [(0.0, 90.0, records.record("a", opened_at=10.0))])
+    assert schedule.judging_s([("b",)]) == pytest.approx(70.0)
+
+
+def test_recorded_processes_replace_the_first_guess_and_a_pause_does_not_count() -> None:
+    schedule = Schedule({"a": job_of()}, shared_imports=False)
+    spans = [(100.0, 130.0), (9000.0, 9030.0)]
+    lines = [
+        OrderLine(round=0, variant="a", pid=1, start=start, end=end, worker=None, device="x") for start, end in spans
+    ]
+    cells = [records.cell().model_copy(update={"timed_at": (end - 2.0, end - 1.0)}) for _, end in spans]
+    schedule.recall(lines, [records.record("a", cells=(cell,), opened_at=None) for cell in cells])
+    share = 1 / len(job_of().grid.points())
+    assert schedule.seconds([Task(1, "a", (0,), share)]) == pytest.approx(2 * 30.0)
 
 
 def test_the_time_of_quality_follows_from_the_measured_step_and_prefill() -> None:

@@ -30,7 +30,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     cell_keys: list[CellKey] = []
     for cell in record.cells:
         shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth, cell.distinct_prompts > 1
-        # Older records have no `text`: their cells of equal shape are numbered in their order.
+        # Older records have no `text`: cells of equal shape are then numbered in the record's order.
         pairs = (
             ("batch_size", cell.batch_size),
             ("prompt_tokens", cell.prompt_tokens),
@@ -61,7 +61,7 @@ def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[
 def _beside(
     row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow], base_quality: Quality | None
 ) -> GenerationRow:
-    """Return the row with comparisons of its texts with the baseline and the eager engine, and its largest speed-up."""
+    """Return the row, its texts compared with those of the baseline and the eager engine, and its largest speed-up."""
     eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
     texts = replace(
         row,
@@ -81,8 +81,8 @@ def _beside(
 
 
 def _with_noise_floor(row: GenerationRow, judged: Sequence[GenerationRow]) -> GenerationRow:
-    """Return the row with the divergence of the unquantized model's own decode step as noise, if it is larger: in the
-    row's engine, or else in the first engine that measured it."""
+    """Return the row with the larger noise: its own, or the divergence of the unquantized model's decode step from
+    itself, as measured in the row's engine or else in another engine."""
     if row.quality is None:
         return row
     floors = [
@@ -149,7 +149,7 @@ LIMITABLE: Mapping[str, Limitable] = {
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
-    """Return the row with the baseline's quantization in `row`'s cell and engine; None if `row` has it itself."""
+    """Return the row with `row`'s cell and engine and the baseline's quantization; None if absent or `row` itself."""
     if row.weights == base.weights:
         return None
     if row.engine == base.engine:
@@ -177,7 +177,7 @@ FORM_WORDS = re.compile(
 
 
 def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
-    """Return a name for each model's name: the first name of a model with equal files, or the base of a checkpoint."""
+    """Return common names by model name: the first with equal files; for a quantized checkpoint, that of its base."""
     by_files: dict[str, str] = {}
     common: dict[str, str] = {}
     for record in records:

@@ -126,7 +126,7 @@ ADVICE: Advice = {
 
 
 def communication(profile: Profile, phase: Phase, *, total_s: float) -> tuple[str, ...]:
-    """Return a sentence on communication between GPUs per token. `total_s`: a token's time without the profiler."""
+    """Return a sentence on the time per token of communication between GPUs. `total_s`: time without the profiler."""
     kernels = [kernel for kernel in profile.kernels if category(kernel.name) == "communication"]
     times = [kernel.sections["decode"] for kernel in kernels if "decode" in kernel.sections]
     if not (times and phase.is_decode):

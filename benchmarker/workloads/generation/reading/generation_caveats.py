@@ -72,7 +72,7 @@ def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _other_tokenizers(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the checkpoints whose tokenizer or chat template differs, although their model is the same."""
+    """Return a caveat on checkpoints of one model that differ in tokenizer or chat template."""
     tokenizers = variants_by(records, lambda record: record.model.tokenizer_sha256)
     known = [record for record in records if record.model.tokenizer_sha256]
     templates = variants_by(known, lambda record: record.model.chat_template_sha256 or "none")
@@ -191,7 +191,7 @@ def kernel_notes(engine: EngineFacts) -> list[str]:
 
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:
-    """Return a note on the storage types of a GGUF file's tensors."""
+    """Return a note on the types in which a GGUF file stores its tensors."""
     types = ", ".join(
         f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
     )
@@ -235,7 +235,7 @@ def external_notes(facts: ExternalFacts) -> list[str]:
         times = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
         line = f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
         line += f"{percent(facts.disagreement, places=0)}, more than {percent(DISAGREEMENT, places=0)}"
-        # Older records have neither difference, and no reason is printed.
+        # Older records have neither difference; no reason is printed for them.
         notes.append(line + "".join(f"; {CLOCKS[name]}" for name in times))
     return notes
 

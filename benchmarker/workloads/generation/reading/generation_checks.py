@@ -14,7 +14,7 @@ from benchmarker.comparison.rows import keys_of
 from benchmarker.workloads.generation.architecture import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
-DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest wait after the last token: seconds, or share of the latency if longer.
+DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest wait after the last token: s, or share of the latency if that is longer.
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:

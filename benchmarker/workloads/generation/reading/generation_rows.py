@@ -77,7 +77,7 @@ class FirstDifference:
     prompts: int  # Number of compared texts.
     same: int  # Number of equal texts.
     token: int | None  # Earliest token that differs, counted from 1; None if all texts are equal.
-    gap: float | None  # Log-probability gap, nats, of the two likeliest tokens at a first difference; the largest gap.
+    gap: float | None  # Largest gap, nats, between the two likeliest tokens' log-probabilities at a first difference.
 
     @property
     def verdict(self) -> str:
@@ -126,7 +126,7 @@ class GenerationRow(Row):
     model: str = ""
     weight_bytes: int | None = None
     working_bytes: int | None = None  # Peak memory on a GPU minus weights and reserved KV cache.
-    reserved_kv_bytes: int | None = None  # Bytes that an external engine reserves for the KV cache of any cell.
+    reserved_kv_bytes: int | None = None  # Bytes that an external engine reserves for the KV cache of all cells.
     bits_per_weight: float | None = None
     quantized_fraction: float | None = None  # Share of the parameters that are stored in fewer than 16 bits.
     weights: str = ""  # Quantization of weights, output layer and KV cache: `gptq lm_head=int8`.
@@ -136,7 +136,7 @@ class GenerationRow(Row):
     setup_warm_s: float | None = None
     mbu: float | None = None  # Required bytes of a decode step / (TPOT * memory bandwidth).
     fits_cache: bool = False  # True if all bytes of a step fit in the device's last-level cache.
-    best_ratio: float | None = None  # Largest possible speed-up: baseline's floor / floor, by the same limits.
+    best_ratio: float | None = None  # Largest possible speed-up: baseline's floor / row's floor, with equal limits.
     share_of_best_ratio: float | None = None  # Speed-up of TPOT in the same engine / `best_ratio`.
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
@@ -149,7 +149,7 @@ class GenerationRow(Row):
     quality: Quality | None = None
     step_divergence: StepDivergence | None = None  # Divergence of the timed step from the variant's own forward pass.
     first_difference: FirstDifference | None = None
-    """First difference between its greedy texts and the baseline's; None for the baseline."""
+    """First difference between the row's greedy texts and the baseline's; None for the baseline."""
     tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None  # Number of leading tokens in common with the baseline.
     energy: EnergyUse | None = None
@@ -160,7 +160,7 @@ class GenerationRow(Row):
 
     @property
     def is_noise_floor(self) -> bool:
-        """True if the divergence is that of the unquantized model from itself."""
+        """True for the unquantized baseline: the divergence is that of the model from itself."""
         return self.quality is not None and self.quality.is_baseline
 
     @property
@@ -208,8 +208,8 @@ class GenerationRow(Row):
 
 
 def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """Return the rows; if batches with distinct prompts exist, rows of batch 1 are repeated with a key that has
-    `DISTINCT`, as the smallest of these batches."""
+    """Return the rows. If batches with distinct prompts exist, add copies of the rows of batch 1 with `DISTINCT` in
+    their key, so that batch 1 is the smallest of these batches."""
     if not any(row.cell and row.cell.has_distinct_prompts for row in rows):
         return list(rows)
     single = [(row, row.cell) for row in rows if row.cell and row.cell.batch_size == 1]

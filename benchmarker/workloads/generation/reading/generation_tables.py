@@ -60,7 +60,7 @@ def timing(rows: Sequence[GenerationRow]) -> Columns:
     def text(row: GenerationRow) -> str:
         return measured_text(row, row.latency, scale=1) if row.latency else status_words(row.status)
 
-    # Without a spread: tok/s is new_tokens / latency, and its column shows the spread.
+    # This column has no spread: tok/s is new_tokens / latency, and the column of tok/s shows the spread.
     latency = Column[GenerationRow]("latency s", text, sort=lambda row: shown_value(row.latency))
     declared = rows[0].described.metrics if rows else ()
     metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)

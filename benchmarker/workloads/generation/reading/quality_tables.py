@@ -210,7 +210,7 @@ def _method(quality: Quality) -> str:
 
 
 def _paths(qualities: Sequence[tuple[str, Quality]]) -> list[str]:
-    """Return notes on the computation of which quality was measured: decode step, prefill or forward pass."""
+    """Return notes on the computation whose quality was measured: decode step, prefill or forward pass."""
     paths = _grouped((quality.path, name) for name, quality in qualities)
     sentences = []
     if steps := paths.get("step"):
@@ -279,8 +279,8 @@ def _text_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return a line: from which token each variant's text in the timed runs differs from the baseline's; [] for random
-    weights."""
+    """Return a line on the token from which each variant's text in the timed runs differs from the baseline's; [] for
+    random weights."""
     places = [
         f"{plain_line(row.variant)} the same for all {len(row.first_tokens)} tokens"
         if row.tokens_in_common == len(row.first_tokens)
@@ -306,7 +306,7 @@ class Paired(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers of one variant in one task. `paired` is None for the baseline, or if the two had different questions."""
+    """Answers of one variant in one task. `paired` is None for the baseline, or if its answers are not comparable."""
 
     variant: str
     result: TaskResult

@@ -41,9 +41,10 @@ from benchmarker.workloads.generation.record import (
 )
 
 FEWEST_BITS = 5.5
-"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 for 4e9 parameters."""
+"""Bits per weight of 4-bit quantization, scales and 16-bit output layer included: 5.3 to 5.6 for 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
-SLOWED_FROM = 1.05  # Profiled time / time without the profiler from which the profiler counts as slowing kernels.
+SHOWN_SHARE = 0.10  # Share of the prefill from which it is printed.
+SLOWED_FROM = 1.05  # Profiled / unprofiled time from which the profiler counts as slowing kernels.
 INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run at twice the rate of 16-bit products.
 
 
@@ -170,7 +171,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     bounds = " and ".join(bounds_of_shares(timed.shares, phase, floor))
     return (
         f"prefill of {profile.prompt_tokens} tokens: {seconds(row.ttft.value)} to the first token, bound by {bounds}: "
-        f"{all_share_words(timed.shares)}{slowed}"
+        f"{all_share_words(timed.shares, least=SHOWN_SHARE)}{slowed}"
     )
 
 
