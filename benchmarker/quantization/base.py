@@ -62,7 +62,7 @@ class Loader:
     stored_options: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: {}
     """Maps a `quantization_config` that `reads` accepts to the options that it determines: `{"bits": 4}`."""
     unpacked_unless: str | None = None
-    """Devices or schemes for which transformers keeps a stored checkpoint packed, as text; None without a limit."""
+    """Devices or schemes, as text, for which transformers keeps a stored checkpoint packed; None for all."""
     stored_only: str | None = None  # Error text for an unquantized checkpoint; None if the loader quantizes.
     packing: Packing | None = None
     """Format of a dummy checkpoint; None for 16-bit weights that are quantized while loading."""
