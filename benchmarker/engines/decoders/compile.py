@@ -72,7 +72,7 @@ def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture 
 
 
 class CompiledStep(LibraryStep):
-    """A compiled decode step: a captured step compiles one layer, which runs all; others are compiled as a whole."""
+    """A compiled decode step: for a capture, one layer is compiled and runs all layers; else the whole step is."""
 
     name = "compile"
     is_compiled = True
