@@ -21,6 +21,7 @@ from benchmarker.sweep.resume import SweepFile, write_sweep_file
 from benchmarker.sweep.sweep_plan import order
 from benchmarker.workloads.generation.prompts import Prompt, inputs_sha256
 from benchmarker.workloads.generation.spec import Point
+from tests import records
 
 VOCABULARY = 7
 
