@@ -39,7 +39,7 @@ def why_no_generator() -> str | None:
 
 
 def generator_environment() -> Marker:
-    """Return an environment of vLLM, for any device. Raises EngineError."""
+    """Return a ready environment of vLLM, built for any kind of device. Raises EngineError."""
     if reason := why_no_generator():
         raise EngineError(reason)
     states = (state for state in environment_states() if state.spec.engine == "vllm")

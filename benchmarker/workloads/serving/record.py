@@ -28,7 +28,7 @@ from benchmarker.workloads.serving.serving_statistics import (
 from benchmarker.workloads.serving.slo import Slo, parse_slo
 
 UNQUANTIZED = (None, "F16", "BF16", "F32")
-"""Forms of a GGUF file without quantized weights; None for the default."""
+"""Values of the option `gguf` for files without quantized weights. None stands for the default."""
 
 LOAD_UNITS = {"concurrency": "requests at once", "rate": "requests per second"}
 
@@ -73,7 +73,7 @@ class Load(SampleBase):
     itl_steps: tuple[Count, ...] = ()
     """Inter-token latencies that occurred, as rounded multiples of 0.1 ms, in rising order."""
     itl_counts: tuple[Positive, ...] = ()
-    """How often each latency of `itl_steps` occurred, all requests together."""
+    """Number of occurrences of each latency in `itl_steps`, all requests together."""
     counters: ServerCounters = ServerCounters()
     energy_j: Joules | None = None
     """Energy of the whole GPU from before the first request until after the last, idle power included."""
@@ -139,7 +139,7 @@ class ServerFacts(Plain):
     kv_capacity_tokens: Positive | None = None
     """Tokens of all requests together that fit into the KV cache."""
     device_bytes: Whole | None = None
-    """Growth of the device's used memory by the server's start."""
+    """Growth of the device's used memory that the server's start caused."""
     max_requests: Positive | None = None
     """Maximum number of requests that the server computes at once."""
     prefix_caching: bool | None = None

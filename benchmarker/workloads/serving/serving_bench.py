@@ -53,7 +53,7 @@ DEATH_S = 3.0  # Longest time from a server's first failed request until its pro
 SCORED, LEAST_SCORED = 64, 16  # Most and fewest tokens of the text by which a server's output is checked.
 NOT_FINITE = "Out of range float values"  # Part of vLLM's answer if a log-probability is NaN.
 NEAR_PLAIN = 0.95
-"""Share of the checkpoint's bytes above which weights are not quantized."""
+"""Loaded bytes / checkpoint's bytes above which weights count as not quantized."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _facts(
 
 
 def refuse_plain_weights(server: Server, plan: Plan, checkpoint: Checkpoint, facts: ServerFacts) -> None:
-    """Refuse weights that were not quantized while loading, though the variant requests it. Raises UnsupportedError."""
+    """Raise UnsupportedError if the server loaded weights unquantized although the variant requests quantization."""
     label = getattr(plan.options, "quantization", None)
     plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
     if label and facts.weight_bytes and facts.weight_bytes > NEAR_PLAIN * plain_bytes:

@@ -29,7 +29,7 @@ BEYOND = 2
 ITL_STEP_S = 1e-4
 """Width of the classes in which inter-token latencies are counted, s."""
 LARGEST_BACKLOG = 0.2
-"""Share of the requests of an open loop that may be unfinished when the last one arrives."""
+"""Share of the requests of an open loop that may be unfinished when the last request arrives."""
 
 
 def tpots_s(load: Any) -> list[float | None]:
@@ -186,6 +186,6 @@ class Attainment:
 
 
 def attained(loads: Sequence[tuple[Any, int]], slo: Slo) -> Attainment | None:
-    """Return the good requests of all loads, (load, its cell's new_tokens); None without a load."""
+    """Return the good requests among all. `loads`: pairs of load and its cell's new_tokens. None without a load."""
     requests = sum(len(load.errors) for load, _ in loads)
     return Attainment(sum(good(load, new_tokens, slo) for load, new_tokens in loads), requests) if loads else None

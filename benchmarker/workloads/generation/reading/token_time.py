@@ -49,7 +49,7 @@ INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run 
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-    """Return the decode step to explain, from a profile, or for a log from the run before its profiler table."""
+    """Return the decode step to explain: from a profile or, for an imported log, from its profiler table."""
     profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
