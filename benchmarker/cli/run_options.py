@@ -64,7 +64,7 @@ NUMBERS: dict[str, tuple[type[int] | type[float], str]] = {
 METAVARS = {"wholes": "<n,n>", "numbers": "<n,n>", "words": "<a,b>"}
 """Placeholder of the value in --help, by kind of option; typer chooses that of the other kinds."""
 COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}
-"""Functions that return a shell's completions of an option, by its field."""
+"""Function that returns the shell's completions of an option, by field of the job."""
 
 
 @dataclass(frozen=True)

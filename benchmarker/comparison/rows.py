@@ -52,10 +52,6 @@ class CellKey:
         return ", ".join(filter(None, (axes[name].words(value) for name, value in self.pairs)))
 
     @property
-    def short_words(self) -> str:
-        return ", ".join(str(value) for _, value in self.pairs)
-
-    @property
     def size(self) -> float:
         """Product of the values of all size axes, such as batch size times prompt length."""
         sizes = [self[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]

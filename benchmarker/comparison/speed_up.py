@@ -80,9 +80,7 @@ def _speed_ups(
 
 def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of several sweeps, each with its `change` relative to the same variant in the first sweep."""
-    names = {row.variant for row in rows}
-    earlier = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
-    references = {name: earlier[name] if earlier.get(name) in names else None for name in names}
+    references = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
     changes = _speed_ups(rows, references, None)
     return tuple(replace(row, change=change) for row, change in zip(rows, changes, strict=True))
 

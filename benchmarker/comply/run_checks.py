@@ -255,7 +255,7 @@ def check_clock(subject: Subject) -> Finding:
 
 
 def _check_distant_clock(subject: Subject) -> Finding:
-    """Compare differences between two lengths, in which the time of messages between processes cancels."""
+    """Compare time differences between two generation lengths: the time of messages between processes cancels."""
     if subject.point.new_tokens == 1:
         reason = "a call of one token from another process includes the message between the processes"
         return subject.not_applicable("clock", reason)

@@ -56,11 +56,8 @@ def significant(number: float | None, digits: int = DIGITS) -> str:
         return MISSING
     if number == 0:
         return "0"
-    integer_digits = len(str(int(abs(number)))) if abs(number) >= 1 else 0
-    if integer_digits >= digits:
-        return f"{number:.0f}"
-    if integer_digits:
-        return f"{number:.{digits - integer_digits}f}"
+    if abs(number) >= 1:
+        return decimal(number, digits=digits)
     return f"{number:.{digits}g}" if abs(number) >= 1e-4 else f"{number:.2e}"
 
 

@@ -57,7 +57,7 @@ class Ratio:
     freedom: float | None = None
 
     def detectable(self, tests: int = 1) -> float | None:
-        """Return the smallest true ratio above 1 that is detected with 80 % power at 5 % / `tests`."""
+        """Return the smallest true ratio above 1 detected with 80 % power at 5 % / `tests`; None below 3 rounds."""
         if self.standard_error is None or self.freedom is None:
             return None
         # exp(c * SE); c is the noncentrality at which a two-sided t test at 5 % / `tests` has 80 % power.

@@ -39,7 +39,7 @@ FIRST_S = 300.0
 """Time limit of the first message of a kind, and of starting the ranks."""
 LEAST_S = 20.0
 SLOWER = 5
-"""Time limit of later messages, as a multiple of the longest earlier one of the same kind, but at least LEAST_S."""
+"""Time limit of a later message: this multiple of its kind's longest time so far, but at least LEAST_S."""
 POLL_S = 0.002
 
 LEADS = "BENCHMARKER_LEADS"

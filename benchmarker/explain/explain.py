@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
@@ -82,15 +82,13 @@ def _notes(explanation: Explanation) -> list[str]:
             f"the process that was profiled was faster than the others ({fall.slow_down:.2f}x their time a {unit}): "
             "the gaps are uncertain by as much"
         )
-    elif fall.slow_down is not None and phase.profiled_s is not None:
+    elif fall.slow_down is not None and phase.profiled_s is not None and fall.slow_down >= SLOWER_PROFILED:
         gaps = explanation.part("gaps")
         most = 1 - (1 - gaps) * max(1.0, fall.busy_share) / fall.slow_down
-        or_more = (
-            f", or up to {percent(most)} if it slowed the kernels too" if fall.slow_down >= SLOWER_PROFILED else ""
-        )
         notes.append(
             f"with the profiler a {unit} took {ms(phase.profiled_s)}, {fall.slow_down:.2f}x the {ms(fall.total_s)} "
-            f"without it: the gaps are {percent(gaps)} of the time without{or_more}"
+            f"without it: the gaps are {percent(gaps)} of the time without, or up to {percent(most)} if it slowed the "
+            "kernels too"
         )
     if fall.busy_share > SLOWER_PROFILED:
         notes.append(
@@ -227,7 +225,8 @@ def part_names(explained: Sequence[Explanation]) -> list[str]:
 SMALLEST_PART = 0.02
 PRODUCT_SHARES = ("floor", "excess", "products")
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
-UNSURE = ("same", "inconclusive", "not tested")
+NOT_TESTED = "not tested"
+UNSURE = ("same", "inconclusive", NOT_TESTED)
 
 
 @dataclass(frozen=True)
@@ -248,8 +247,11 @@ class Contrast:
         changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
         return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))
 
-    def sentence(self) -> str:
-        """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
+    def sentence(self, unsure: Collection[str | None] = UNSURE) -> str:
+        """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`.
+
+        Verdicts in `unsure` are added in brackets.
+        """
         unit, baseline = self.variant.unit, plain_line(self.baseline.variant)
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (
@@ -257,7 +259,7 @@ class Contrast:
             if slower_by <= 1 + SAME_WITHIN
             else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {baseline}"
         )
-        if self.verdict in UNSURE:
+        if self.verdict in unsure:
             speed += f" ({self.verdict})"
         largest = max((abs(seconds) for _, seconds in self.parts), default=0.0)
         parts = [part for part in self.parts if abs(part[1]) > SMALLEST_PART * largest][:4]

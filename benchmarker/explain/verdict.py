@@ -50,6 +50,7 @@ _FIXED: Mapping[ShareName, Bound] = {
 class Verdict:
     bounds: tuple[Bound, ...]
     reason: str
+    details: tuple[str, ...]  # Facts on the bottlenecks, such as a kernel's name; `reason` ends with them.
     advice: str  # Advice without numbers, so that it is equal for variants with the same bottleneck.
     is_unsure: bool = False  # True if the bounds are alternatives, because the profiler may have slowed the kernels.
 
@@ -90,12 +91,13 @@ def verdict_of(timed: Timed, unit: str) -> Verdict:
         alternative = bounds_of_shares(shares, phase, floor)[0]
         is_unsure = alternative not in bounds
         bounds = (bounds[0], alternative) if is_unsure else bounds
-    details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, timed)))
+    details = tuple(detail for bound in bounds if (detail := _detail(bound, timed)))
     advice = {**ADVICE, **timed.advice}
     texts = [advice[bound] for bound in bounds]
     sentences = dict.fromkeys(text if isinstance(text, str) else text(timed) for text in texts)
-    reason = f"{all_share_words(timed.shares)} of each {ms(fall.total_s)} {unit}{details}."
-    return Verdict(bounds, reason, " ".join(sentences), is_unsure)
+    reason = f"{all_share_words(timed.shares)} of each {ms(fall.total_s)} {unit}"
+    reason = f"{'; '.join((reason, *details))}."
+    return Verdict(bounds, reason, details, " ".join(sentences), is_unsure)
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
@@ -124,9 +126,9 @@ def _between(phase: Phase) -> list[tuple[Bound, float]]:
     return [(bound, phase.seconds(*categories)) for bound, categories in _BETWEEN.items()]
 
 
-def all_share_words(shares: Sequence[Share]) -> str:
+def all_share_words(shares: Sequence[Share], *, least: float = 0.005) -> str:
     by_size = sorted(shares, key=lambda share: -share.seconds)
-    return ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
+    return ", ".join(share_words(share) for share in by_size if share.of_total >= least)
 
 
 def share_words(share: Share) -> str:

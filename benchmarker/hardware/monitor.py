@@ -312,7 +312,7 @@ class Surroundings:
     def with_free_threads(
         self, environment: Environment, *, saved: int | None = None
     ) -> tuple[Environment, str | None]:
-        """Limit torch's threads to the cores that were free so far; return the environment and a line to print.
+        """Return the environment with at most as many threads as cores were free so far, and a line to print.
 
         A resumed sweep keeps its `saved` number. On a GPU, or if the user has set the number of threads, return
         `environment` unchanged and None.

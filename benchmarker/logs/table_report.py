@@ -52,7 +52,7 @@ class TableReport:
 
     @property
     def busy_at_most(self) -> float | None:
-        """Largest possible share of the profiled span in which kernels ran; it is less if streams overlap."""
+        """Maximum share of the profiled span in which kernels ran; less if streams overlap, None if unknown."""
         busy_s = self.table.busy_s or self.phase.busy_s
         return busy_s / self.table.span_s if self.table.span_s else None
 

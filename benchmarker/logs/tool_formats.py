@@ -19,7 +19,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class ToolRow:
-    """Result of another benchmark. Times are medians if the tool reports medians; values that it lacks are None."""
+    """Result of another benchmark. Times are medians if the tool reports medians; unreported values are None."""
 
     tool: str
     model: str | None
@@ -27,7 +27,7 @@ class ToolRow:
     new_tokens: float | None = None
     depth: int | None = None  # Tokens in the KV cache before the prompt.
     concurrency: float | None = None  # Requests or sequences at the same time.
-    prefill_s: float | None = None  # Forward pass of the prompt, without choosing a token.
+    prefill_s: float | None = None  # Time of the prompt's forward pass, without choosing a token.
     ttft_s: float | None = None
     tpot_s: float | None = None
     latency_s: float | None = None

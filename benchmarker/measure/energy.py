@@ -18,7 +18,7 @@ WINDOW_S = 10.0
 WINDOWS = 3
 LEAST_GENERATIONS = 5
 SETTLE_S = 3.0
-AGREES_WITHIN = 1.3  # Largest factor between the counter's mean power and the mean of the power readings.
+AGREES_WITHIN = 1.3  # Largest accepted ratio between the mean power by the counter and by the power readings.
 
 
 def measure_energy(

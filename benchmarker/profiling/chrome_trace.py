@@ -214,7 +214,7 @@ def on_the_traces_clock(events: Iterable[TraceEvent], cuts: Sequence[Cut], *, ma
 
 
 def _self_times(intervals: list[Interval]) -> list[int]:
-    """Return each interval's ns minus its children's. `intervals` are sorted by lane and start, callers first."""
+    """Return each interval's ns without its children. `intervals` are sorted by lane and start, callers first."""
     lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
     callers: list[int] = []
     for index, interval in enumerate(intervals):

@@ -136,7 +136,7 @@ def _tables(prefix: layout.Prefix, lines: Sequence[layout.Line]) -> Iterator[Pro
 
 
 def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable, int] | None:
-    """Return the table whose headings begin at a position, and the position of its first row."""
+    """Return the table whose headings begin at a position, and the position of its first row; else None."""
     has_rule = _dashes(lines[position].body) > 0
     at = position + has_rule
     if at >= len(lines) or (begin := layout.heading_begin(lines[at].body)) is None:

@@ -87,7 +87,7 @@ class ProfilerTable:
 
     @property
     def outside_s(self) -> float:
-        """Own time of annotations on a CPU, which is the time between operators; the printed total contains it."""
+        """Own time of annotations on a CPU: the time between operators, which the printed total contains."""
         if self.device:
             return 0.0
         listed = set(self.listed)

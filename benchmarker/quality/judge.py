@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 BASELINE = QuantSpec(quant="fp16")
 PREFILL_TOP = 100
 NOISE_WINDOWS = 16
-MOST_NATS = 50.0  # Mean nats of a perplexity of 5e21 (random guesses: 12). Larger perplexities overflow.
+MOST_NATS = 50.0  # Largest mean that is reported, in nats: a perplexity of 5e21. Random guesses have 12 nats.
 PROMPTS = 8
 PROMPT_TOKENS = 32
 NEW_TOKENS = 32

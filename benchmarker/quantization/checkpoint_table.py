@@ -89,7 +89,7 @@ ROWS = (
 
 
 def format_sheet(fields: Mapping[str, str] = FIELDS, title: str = "Quantized checkpoints") -> Sheet:
-    """Return a table of these fields of the rows, by heading."""
+    """Return the table with a column per heading in `fields`, which maps it to a field of the rows."""
     columns: list[Column[Any]] = [Column(heading, attrgetter(field), "left") for heading, field in fields.items()]
     return Sheet(title, columns, ROWS)
 

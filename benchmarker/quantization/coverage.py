@@ -84,7 +84,7 @@ def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]
 
 
 def module_kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
-    """Return a module's kind, and n if a decode step reads 1/n of the module: the rows of an embedding, else 1."""
+    """Return a module's kind, and n if a decode step reads 1/n of its weights: an embedding's rows, else 1."""
     from torch import nn
 
     module, names = modules[path], path.split(".")

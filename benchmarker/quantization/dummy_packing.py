@@ -152,7 +152,7 @@ def autoround_config(options: Any) -> dict[str, Any]:  # noqa: ARG001
 
 
 def autoround_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
-    """Return a dummy layer's tensors in GPTQ's format without `g_idx`, as AutoRound exports them by default."""
+    """Return a dummy layer's tensors in AutoRound's default export format: GPTQ's format without `g_idx`."""
     inputs, outputs, word = linear.in_features, linear.out_features, 8
     if inputs % AUTOROUND_GROUP or outputs % word:
         raise SpecError(

@@ -52,7 +52,7 @@ FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 WEIGHT_KEYS = {*FORMAT_KEYS, "calibration_samples", "calibration_tokens"}
 """Options that determine the weights."""
 SMALL = 1 << 27
-"""Number of parameters below which gptqmodel packs in Python, in seconds; compiling its C++ extension takes 40 s."""
+"""Number of parameters below which gptqmodel packs in Python. Packing takes seconds, compiling its C++ extension 40."""
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 MIXED = "mixed"
-GPU_KERNELS = ("kernels",)  # Downloads kernels from a hub.
+GPU_KERNELS = ("kernels",)  # Package that downloads kernels from a hub.
 
 
 class StoredOptions(FormOptions):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.results import lines_by_sweep
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent, plural, rate
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, code, plain_line
-from benchmarker.explain.explain import Explanation, part_names
+from benchmarker.explain.explain import NOT_TESTED, UNSURE, Explanation, part_names
 from benchmarker.explain.phases import Ceiling
 from benchmarker.explain.verdict import gain_words, share_words
 from benchmarker.explain.waterfall import NotExplained, Share, ShareName
@@ -28,37 +28,48 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     workload = workload_of(comparison.workload)
     explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
     missing = [explanation for explanation in comparison.explained if isinstance(explanation, NotExplained)]
-    shared = [note for note in explained[0].notes if all(note in each.notes for each in explained)] if explained else []
-    shared = shared if len(explained) > 1 else []
-    are_several = len(comparison.explained) > 1
+    owners: dict[str, list[str]] = defaultdict(list)
+    for each in explained:
+        for fact in (*each.proof.lines, *each.notes):
+            owners[fact].append(each.variant)
+    shared = {fact: names for fact, names in owners.items() if len(names) > 1}
+    # A single variant has its reason and advice below.
+    said = comparison.reasons if len(comparison.explained) > 1 else ()
+    verdicts = {row.call.verdict for row in comparison.rows if row.call}
+    untested = f" ({NOT_TESTED})" if verdicts == {NOT_TESTED} else ""
+    unsure = set(UNSURE) - verdicts if untested else UNSURE
+    if_real = ", if the differences are real" if NOT_TESTED in verdicts else ""
     sections = {
-        f"Relative to {plain_line(comparison.baseline or '')}": [each.sentence() for each in comparison.contrasts],
+        f"Relative to {plain_line(comparison.baseline or '')}{untested}": [
+            each.sentence(unsure) for each in comparison.contrasts
+        ],
         "Predicted and measured": lines_by_sweep(comparison, lambda side: workload.predictions(side)[0]),
-        "When it has paid for itself": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),
+        f"When it has paid for itself{if_real}": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),
     }
     return [
-        # A single variant has its reason and advice below.
-        bullets(comparison.reasons) if are_several else "",
+        bullets(said),
         bullets(workload.header(comparison.records)),
         *(_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)),
         SHARES_ARE if explained else "",
-        bullets(shared),
-        *(block for explanation in explained for block in _variant(explanation, shared, has_advice=not are_several)),
+        bullets(fact if len(names) == len(explained) else f"{listed(names)}: {fact}" for fact, names in shared.items()),
+        *(block for explanation in explained for block in _variant(explanation, shared, said)),
         *(
             block
             for title, sentences in sections.items()
             if sentences
             for block in (bold(title), bullets(f"{sentence}." for sentence in sentences))
         ),
-        bullets(map(_not_explained, missing)),
+        bullets(filter(None, (_not_explained(each, said) for each in missing))),
     ]
 
 
-def _not_explained(unexplained: NotExplained) -> str:
-    proof = unexplained.proof
+def _not_explained(unexplained: NotExplained, said: Sequence[str]) -> str:
+    proof, why = unexplained.proof, _why_not(unexplained)
     facts = [*map(bold, proof.warnings), *proof.lines] if proof else []
+    if any(why in reason for reason in said):
+        return f"{plain_line(unexplained.variant)}, as loaded: {'; '.join(facts)}." if facts else ""
     loaded = f" What was loaded: {'; '.join(facts)}." if facts else ""
-    return f"{plain_line(unexplained.variant)} {_why_not(unexplained)}{loaded}"
+    return f"{plain_line(unexplained.variant)} {why}{loaded}"
 
 
 def _why_not(unexplained: NotExplained) -> str:
@@ -129,7 +140,7 @@ def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
     parts = part_names(explained)
     shares = [name for name in get_args(ShareName) if name in labels]
     mbu = ["MBU"] if any(explanation.mbu is not None for explanation in explained) else []
-    headings = [*parts, Text(bold(f"a {unit}, measured")), *(labels[name] for name in shares), *mbu, "bound by"]
+    headings = [*parts, Text(bold(f"a {unit}, measured")), *(labels[name] for name in shares), *mbu]
     texts = [_waterfall_texts(explanation, parts, shares, has_mbu=bool(mbu)) for explanation in explained]
     columns = [
         Column[int](f"ms a {unit}", headings.__getitem__, "left"),
@@ -151,22 +162,28 @@ def _waterfall_texts(
         Text(bold(f"{1e3 * explanation.waterfall.total_s:.2f}")),
         *(shares.get(name, MISSING) for name in names),
         *([MISSING if explanation.mbu is None else percent(explanation.mbu)] if has_mbu else []),
-        explanation.verdict.bound,
     ]
 
 
-def _variant(explanation: Explanation, shared: Sequence[str], *, has_advice: bool) -> list[Block]:
-    facts = []
+def _variant(explanation: Explanation, shared: Container[str], said: Sequence[str]) -> list[Block]:
+    """Return a variant's facts without `shared`, after the verdict if `said`, the reasons above, is empty."""
+
+    def is_new(fact: str) -> bool:
+        return fact not in shared and not any(fact in reason for reason in said)
+
+    verdict, facts = explanation.verdict, []
     if explanation.ceiling:
         facts.append(f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")
-    facts += [*map(bold, explanation.proof.warnings), *explanation.proof.lines]
+    facts += [*map(bold, filter(is_new, explanation.proof.warnings)), *filter(is_new, explanation.proof.lines)]
     if explanation.prefill:
         facts.append(explanation.prefill)
-    facts += [note for note in explanation.notes if note not in shared]
+    facts += filter(is_new, explanation.notes)
     form = f" ({', '.join(map(plain_line, explanation.form.values()))})" if explanation.form else ""
-    head = f"{bold(plain_line(explanation.variant))}{form} is bound by {bold(explanation.verdict.bound)}"
-    advice = f" {explanation.verdict.advice}" if has_advice else ""
-    return [f"{head}: {explanation.verdict.reason}{advice}", bullets(facts)]
+    head = f"{bold(plain_line(explanation.variant))}{form}"
+    if said:
+        facts = [*filter(is_new, verdict.details), *facts]
+        return [head, bullets(facts)] if facts else []
+    return [f"{head} is bound by {bold(verdict.bound)}: {verdict.reason} {verdict.advice}", bullets(facts)]
 
 
 def ceiling_words(ceiling: Ceiling, unit: str) -> str:

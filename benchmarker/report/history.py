@@ -6,7 +6,7 @@ Runs that `compare` would refuse to pool are in different tables, or in differen
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,26 +54,24 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
 
 
 def _pasts(files: Sequence[File], key: CellKey) -> Iterator[Past]:
-    runs: dict[tuple[str, tuple[tuple[str, str | None], ...]], list[File]] = defaultdict(list)
-    for (path, record), properties in zip(files, kept_apart([record for _, record in files], key), strict=True):
-        runs[record.sweep or record.run_id, tuple(properties.items())].append((path, record))
-    for (_, pairs), run in runs.items():
-        path, first = run[0]
-        row = make_row(first.variant.name, key, [record for _, record in run])
+    runs: dict[str, list[tuple[File, dict[str, str | None]]]] = defaultdict(list)
+    for file, properties in zip(files, kept_apart([record for _, record in files], key), strict=True):
+        runs[f"{file[1].sweep or file[1].run_id} {properties}"].append((file, properties))
+    for run in runs.values():
+        (path, first), properties = run[0]
+        row = make_row(first.variant.name, key, [record for (_, record), _ in run])
         if row.pace:
-            yield Past(row, first, path.parent, dict(pairs))
+            yield Past(row, first, path.parent, properties)
 
 
 def variants_sheet(collected: Collected) -> Sheet:
-    runs: dict[str, dict[str, str]] = defaultdict(dict)
-    for record in collected.records:
-        dates = runs[record.variant.name]
-        sweep = record.sweep or record.run_id
-        dates[sweep] = max(dates.get(sweep, ""), record.started_at)
+    ordered = sorted(collected.records, key=lambda record: record.started_at)
+    newest = {record.variant.name: record.started_at for record in ordered}
+    runs = Counter(name for name, _ in {(record.variant.name, record.sweep or record.run_id) for record in ordered})
     columns = [
         Column[str]("variant", lambda name: name, "left"),
-        Column[str]("runs", lambda name: str(len(runs[name])), sort=lambda name: len(runs[name])),
-        Column[str]("newest", lambda name: _minute(max(runs[name].values())), "left"),
+        Column[str]("runs", lambda name: str(runs[name]), sort=runs.get),
+        Column[str]("newest", lambda name: _minute(newest[name]), "left"),
     ]
     return Sheet("Variants with saved runs (benchmarker history VARIANT)", columns, sorted(runs))
 

@@ -181,7 +181,7 @@ class ExternalFacts(Plain):
 Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention", "layer"]
 Origin = Literal["library", "inductor", "benchmarker"]
 OWN_ATTENTION = "one kernel, reads the filled part"
-"""`EngineFacts.attention` for benchmarker's decode attention. Other values begin with a library's name and a comma."""
+"""Value of `EngineFacts.attention` for benchmarker's kernel. Other values begin with a library's name and a comma."""
 
 
 class KernelUse(Plain):
@@ -288,10 +288,10 @@ class EngineFacts(Plain):
     """Time of the first generation at a new shape, with compilation or capture; the longest of several."""
     setup_cache: Literal["cold", "warm"] | None = None
     compiled: Literal["layer", "step"] | None = None
-    """`layer`: one compiled decoder layer runs for all layers; `step`: the whole decode step is compiled."""
+    """`layer`: one compiled decoder layer runs for all layers; `step`: the whole step is compiled. Null if neither."""
     frames_compiled: Whole | None = None
     graph_breaks: Whole | None = None
-    """Number of graph breaks: 0 for a compiled engine, because a break is an error."""
+    """Number of graph breaks: 0 for a compiled engine, because a break is an error; null for other engines."""
     recompilations: Whole | None = None
     graphs_captured: Whole | None = None
     graph_replays: Whole | None = None

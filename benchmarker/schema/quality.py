@@ -53,7 +53,7 @@ class StepDivergence(Plain):
     kl_max: Number
     same_top: Number
     plain_kl_mean: Number | None = None
-    """`kl_mean` of the library's own eager step, which comes from rounding alone."""
+    """`kl_mean` of the library's own eager step; this divergence comes from rounding alone."""
     of_engine: bool = False
     """True for an external engine, whose prompts may use other kernels than its steps."""
     of_cache: bool = False
@@ -77,8 +77,8 @@ class StepDivergence(Plain):
 STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
 STEP_FACTOR = 5  # Largest ratio of a step's divergence to the library step's that counts as rounding.
 STEP_WRONG = 0.01
-"""Divergence, in nats, above which a step is wrong unless the library's own step diverges as well: about the whole loss
-of a 4-bit quantization."""
+"""Divergence, in nats, above which a step is wrong unless the library's own step diverges as well. The whole
+divergence of a 4-bit quantization is about this large."""
 ENGINE_STEP_WRONG = 0.1
 """Limit for an external engine. llama.cpp's step rounds activations to 8 bits: 0.0116 in Q4_0 (random Qwen3-4B)."""
 
@@ -178,10 +178,10 @@ class Quality(Plain):
 
 
 FAILED_RATIO = 10.0
-"""Ratio to the baseline's perplexity above which predictions are wrong. The value is our choice: rounding
+"""Ratio to the baseline's perplexity above which predictions count as wrong. The value is our choice: rounding
 `qwen3-small` to 2 bits in groups of 128 gives 4.4."""
 SILENT_KL = 0.01
-"""Divergence, in nats per token, below which it ranks no variants (arXiv 2606.19558). The value is our choice."""
+"""Divergence, in nats per token, that is too small to rank variants (arXiv 2606.19558). The value is our choice."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:

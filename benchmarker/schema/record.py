@@ -346,12 +346,12 @@ class RunRecord(Plain):
 
     @property
     def setup_s(self) -> float | None:
-        """Seconds of the first generation at a new shape, with its compilation."""
+        """Seconds of the first generation at a new shape, with its compilation; None if not measured."""
         return None
 
     @property
     def choices(self) -> Mapping[str, str | None]:
-        """Choices of a library at run time, such as a kernel; equal in all records of a variant that have them."""
+        """Choices of a library at run time, such as a kernel; equal in all records of a variant that contain them."""
         return {}
 
     @property

@@ -207,7 +207,7 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
 
 def side_paths(paths: Sequence[str | Path]) -> dict[str, list[Path]]:
-    """Return the paths by folder, under the shortest names that distinguish the folders."""
+    """Group the paths by folder; the keys are the shortest names that distinguish the folders."""
     folders: dict[Path, list[Path]] = {}
     for path in map(Path, paths):
         folders.setdefault((path.parent if path.is_file() else path).resolve(), []).append(path)

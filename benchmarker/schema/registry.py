@@ -42,7 +42,7 @@ class Axis:
     heading: str
     words: Callable[[Any], str]
     is_size: bool = True
-    """True if a larger value never needs less memory. Memory is compared between cells with equal other axes."""
+    """True if a larger value never needs less memory. Memory is compared between cells that differ in no other axis."""
     size: Callable[[Any], float] | None = None
 
     def size_at(self, point: Any) -> float:

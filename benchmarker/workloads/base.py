@@ -115,7 +115,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
-        """Check that the job's files exist; return their commit, None without a hub. Raises BenchmarkerError."""
+        """Check that the job's files exist; return their hub commit, None for local files. Raises BenchmarkerError."""
         return None
 
     def lacking(self, job: JobT) -> str | None:  # noqa: ARG002

@@ -92,7 +92,7 @@ class Judging(Generic[JobT, RecordT]):
         """Raise BenchmarkerError for unsuitable inputs, before anything is timed."""
 
     def form(self, job: JobT) -> str | None:
-        """Return the key of the job's measurement of quality, which jobs with equal keys share; None without one."""
+        """Return the key of the job's measurement of quality; jobs with equal keys share it. None if it has none."""
         raise NotImplementedError
 
     def words(self, job: JobT) -> str:
@@ -121,7 +121,7 @@ class Judging(Generic[JobT, RecordT]):
 
 
 def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Raise ChangedError if `commit`, the model's on the hub now, is not the commit with which the sweep began."""
+    """Raise ChangedError if `commit` (of the model, on the hub) differs from the commit with which the sweep began."""
     planned = job.origin.commit if job.origin and job.part else None
     if planned and commit and commit != planned:
         raise ChangedError(

@@ -58,7 +58,7 @@ BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotun
 Set-up of Qwen3-4B with empty caches (H100, 2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
 """
 TIMES_THE_CACHE = 5
-"""Bytes that inductor overwrites before each timing, as a multiple of the L2 cache: 90 us on an H100."""
+"""Bytes that inductor overwrites before each timing, as a multiple of the L2 cache; takes 90 us on an H100."""
 REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
 """Iterations per candidate kernel. Inductor's default is 100 each; fewer make up for the larger overwrite."""
 
@@ -72,7 +72,7 @@ def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture 
 
 
 class CompiledStep(LibraryStep):
-    """A compiled decode step: a captured step compiles one layer, which runs all; others are compiled as a whole."""
+    """A compiled decode step: for a capture, one layer is compiled and runs all layers; else the whole step is."""
 
     name = "compile"
     is_compiled = True

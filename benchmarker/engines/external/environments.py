@@ -38,7 +38,7 @@ class EnvironmentSpec:
     disk_bytes: int
     pins_name: str = ""  # Name of the file of pins. Default: the environment's name.
     unresolved: tuple[str, ...] = ()
-    """Packages that are installed first and without dependencies, because no index has the versions that they pin."""
+    """Packages that are installed first, without their dependencies: no index has the dependencies' pinned versions."""
     pip_options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     was_run: str = "run by benchmarker's authors"

@@ -162,7 +162,7 @@ class ExternalSource(TokenSource):
         return self._external_facts(self._facts())
 
     def peak_bytes(self) -> int | None:
-        """Return the growth of the process's memory on a CPU, else of the GPU's memory minus the reserved KV cache."""
+        """Return the growth of memory: on a CPU of the process, else of the GPU without the reserved KV cache."""
         answer = self._facts()
         if self.growth_bytes is None:
             return int(answer["growth_bytes"]) if "growth_bytes" in answer else None

@@ -24,7 +24,7 @@ POLL_S = 0.1
 CLOSE_S = 10.0
 READY_S = 1800.0  # The first start of vLLM on a new machine compiles for minutes.
 MEMORY_WORDS = ("out of memory", "failed to allocate", "no available memory", "unable to allocate", "larger than the")
-"""Parts of servers' messages if memory ran out at the start."""
+"""Parts of a server's log which show that memory ran out at the start."""
 EXECUTE = """
 import ctypes, os, sys
 if sys.platform == "linux":

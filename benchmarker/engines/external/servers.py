@@ -31,7 +31,7 @@ MIB = 1 << 20
 MODEL = "model"  # Name of the model in requests.
 DEFAULT_SLOTS = 16
 FORCED = 10_000.0  # Logit bias that makes a token certain.
-VERSION_S = 60.0  # Longest time in which llama-server prints its version.
+VERSION_S = 60.0  # Time limit for llama-server to print its version.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",

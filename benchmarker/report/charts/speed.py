@@ -61,7 +61,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
         for name in variants:
             points = [(rate.value, place) for place, cell in enumerate(cells) if (rate := rates.get((cell, name)))]
             marks(axes, points, looks[name], ink, name=name)
-        axes.set_yticks(range(len(cells)), [cell.short_words for cell in cells])
+        axes.set_yticks(range(len(cells)), [", ".join(map(str, cell.context)) for cell in cells])
         axes.set_ylim(len(cells) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.set_ylabel(shape)

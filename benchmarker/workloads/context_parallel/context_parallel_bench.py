@@ -150,7 +150,7 @@ class ContextParallelBench(Bench):
 
     def _call(self, name: str, **arguments: Any) -> list[Any]:
         """Call a method of RankWork on all ranks, which are started if necessary; return their answers. Raises
-        UnsupportedError if all ranks raised it with the same message; RankError, after which all ranks have ended."""
+        UnsupportedError if all ranks raised it with the same message, else RankError after all ranks were ended."""
         point = self._point
         assert point is not None
         count = self._splitting.gpus(point.ranks)

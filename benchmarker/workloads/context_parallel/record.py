@@ -97,7 +97,7 @@ class ContextParallelCell(OperationCell):
     """Seconds of one call over seq_len / ranks positions, which every GPU runs by itself at the same time: median of
     three on the slowest GPU. None for the variant `single`."""
     link_bytes_per_s: Rate | None = None
-    """Best rate at which each rank sends to the next rank while it receives, on the slowest rank."""
+    """Rate of the slowest rank if each rank sends to the next rank while it receives, best of five exchanges."""
     link_bytes: Positive | None = None
     """Bytes of one message in the measurement of the link."""
     traces: tuple[RankTrace, ...] = ()

@@ -94,7 +94,7 @@ def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
 
 
 def merge(merged: Block, block: Block, rows: Rows) -> Block:
-    """Merge a block for `rows` of the queries into `merged`, and return the result. Overwrites `merged` in float32."""
+    """Merge a block for `rows` of the queries into `merged`; return the result. May overwrite tensors of `merged`."""
     total = merged._replace(output=merged.output.float())
     output, lse = rows_of(total.output, rows), rows_of(total.lse, rows)
     total_lse = torch.logaddexp(lse, block.lse)

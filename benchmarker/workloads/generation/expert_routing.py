@@ -52,7 +52,7 @@ def experts_per_step(model: PreTrainedModel, sequences: Sequence[Sequence[int]],
 
 @contextmanager
 def _recorded(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """Yield a list to which a forward pass appends each MoE layer's experts, [tokens, experts per token]."""
+    """Yield a list to which a forward pass appends each MoE layer's chosen experts, [tokens, experts per token]."""
     record: list[Tensor] = []
 
     def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001

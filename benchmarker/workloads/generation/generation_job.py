@@ -66,7 +66,7 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
 
 
 def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
-    """Return the variant; its default quantization is that of its checkpoint, or of the model without one."""
+    """Return the variant with the quantization of its checkpoint (by default, the model) if it names none."""
     if model is None and variant.checkpoint is None:
         return variant
     model = checkpoint_of(model or ModelSpec(), variant.checkpoint)
@@ -95,7 +95,7 @@ def engine_options(variant: VariantSpec) -> Options:
 
 
 def chosen_options(variant: GenerationVariant) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
-    """Return the options of quantization and engine that differ from the defaults, or all if its name is unknown."""
+    """Return the options of quantization and engine that differ from the defaults; all of them for an unknown name."""
     of_quant = LOADERS[variant.quant].options().model_dump() if variant.quant in LOADERS else {}
     of_engine = ENGINES[variant.engine].options().model_dump() if variant.engine in ENGINES else {}
     return _without(of_quant, variant.options), _without(of_engine, variant.engine_options)

@@ -140,7 +140,7 @@ def judged(
     device: Device,
     terminal: Terminal,
 ) -> dict[str, Any]:
-    """Return the record's fields of quality and tasks, or the reasons why they are missing. `subject` is released."""
+    """Return the record's fields of quality and tasks, or the reasons why they are missing. Releases `subject`."""
     fields: dict[str, Any] = {}
     assert subject.source is not None
     if job.quality.tasks:

@@ -58,7 +58,7 @@ class GenerationCell(CellBase):
     new_tokens: Positive
     batch_size: Positive
     depth: Count = 0
-    """Tokens that were in the KV cache before the prompt, filled before the clock started."""
+    """Tokens in the KV cache before the prompt. The cache was filled before the clock started."""
     text: Count | None = None
     """Index of the prompt text, from 0. None if the prompt is given by its length."""
     distinct_prompts: Positive = 1
@@ -264,6 +264,6 @@ class GenerationRecord(RunRecord):
 
 
 def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
-    """Return the newest check of the timed step. Only one process of a sweep checks it."""
+    """Return the newest check of the timed step, None if there is none. One process of a sweep makes the check."""
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     return next((record.step_divergence for record in newest if record.step_divergence), None)

@@ -98,8 +98,8 @@ class SourceBenchmarker(Bench):
     ) -> Iterator[GenerationCell]:
         """Measure every cell of the grid, the smallest first; yield each when it is done.
 
-        If memory runs out or a cell is unsupported, its status shows this. A cell is flagged `disturbed` if other
-        programs may have made its times too long.
+        If memory runs out or a cell is unsupported, the cell's status shows this. A cell is flagged `disturbed` if
+        other programs may have made its times too long.
         """
         surroundings = Surroundings()
         for point in grid.points():

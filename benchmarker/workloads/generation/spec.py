@@ -168,7 +168,7 @@ core, 0.74e9 with 4 billion parameters on two AMD cores."""
 
 
 def guess_parameters(model_id: str) -> float:
-    """Return the parameters used per token, by the files of a folder or the name (`30B-A3B`: 3e9); 0 if unknown."""
+    """Return the parameters used per token, from a folder's files or the name (`30B-A3B`: 3e9); 0 if unknown."""
     if size_bytes := sum(path.stat().st_size for path in Path(model_id).expanduser().glob("*.safetensors")):
         return size_bytes / 2
     sizes = re.findall(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model_id.lower())

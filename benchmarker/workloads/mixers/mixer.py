@@ -210,7 +210,7 @@ def chunked(
 
 
 def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
-    """Return queries or keys as the mixer requires them: scaled to length 1, or after the feature map."""
+    """Return queries or keys as the mixer requires them: scaled to length 1, after the feature map, or unchanged."""
     from torch.nn.functional import elu, normalize
 
     if mixer is GATED_DELTA:
@@ -295,7 +295,7 @@ def implementation_of(name: str) -> MixerImplementation:
 
 @contextmanager
 def refused_compiler_is_unsupported() -> Iterator[None]:
-    """Turn fla's error about a version of Triton that miscompiles a kernel into UnsupportedError of one line."""
+    """Raise a short UnsupportedError in place of fla's error about a version of Triton that miscompiles a kernel."""
     try:
         yield
     except RuntimeError as error:

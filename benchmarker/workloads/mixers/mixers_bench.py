@@ -93,7 +93,7 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
 
     def copies(self, point: LengthPoint) -> list[calls.CallInputs]:
         shape = self.shape(point)
-        # In a training step the mixer is only checked, on one copy, and not timed by itself.
+        # In a training step, the mixer is checked on a single copy and is not timed by itself.
         most = 1 if point.mode == TRAINING else MAX_COPIES
         count = min(
             most, calls.copies_needed(mixers.input_bytes(self._mixer, shape), self.cache_bytes, kind=self.device.kind)
@@ -195,7 +195,7 @@ def make_inputs(
 
 
 def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
-    """Return the SHA-256 of shape, seed and first random numbers, which is the same for every mixer and type."""
+    """Return the SHA-256 of shape, seed and first random numbers; it is the same for every mixer and type."""
     return calls.hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
 
 

@@ -36,7 +36,7 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 @dataclass(frozen=True)
 class MixersRow(Row):
-    misfit: MixersCell | None = None  # The cell if it ran out of memory.
+    misfit: MixersCell | None = None  # The row's cell if it ran out of memory.
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
     """Seconds of all kernels of one profiled call, by round. Empty on a CPU and for a training step, whose record has
     only the kernels of the mixer."""
@@ -102,8 +102,8 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
 def _softmax_ratios(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
 ) -> tuple[Mapping[str, Ratios], dict[int, str]]:
-    """Return (time of the fastest softmax / time) of each mixer, paired by round, by length, shortest length first; and
-    the name of the fastest softmax at each length."""
+    """Return, for each mixer, (time of the fastest softmax / time of the mixer) by length in rising order, paired by
+    round; and the name of the fastest softmax by length."""
     by_length: dict[int, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and seconds_of(row):

@@ -46,7 +46,7 @@ class TaskScore(Plain):
     right: Count
     """Number of tokens that were predicted correctly."""
     chance: Spent
-    """Share of correct guesses: among the values of the sequence for mqar, among all tokens for copy, 0 for bytes."""
+    """Expected accuracy of guessing: among the sequence's values for mqar, among all tokens for copy; 0 for bytes."""
     bits: Spent
     """Mean bits per token; for text, bits per byte."""
     parameters: Positive
@@ -62,7 +62,7 @@ class MixersChecked(OperationChecked):
     """Largest error that passes for output, queries, keys and values."""
     tensors: tuple[MixersTensorError, ...] = ()
     heads: Positive
-    """Number of compared heads: the first and the last head of the last sequence; all heads for softmax."""
+    """Number of compared heads: first and last head of the last sequence, or for softmax all heads."""
     causal_error: Spent
     """Relative change of the first half of the outputs if the second half of the inputs is replaced."""
     lengths: tuple[Positive, ...] = ()
@@ -80,7 +80,7 @@ class MixersCell(LengthCell):
     """Free memory of the device before the cell's inputs were made."""
     checked: MixersChecked | None = None
     block: BlockFacts | None = None
-    """None for a mixer alone."""
+    """Sizes of the model in a training step. None for a mixer alone."""
 
 
 class MixersVariantFacts(VariantFacts):

@@ -203,7 +203,7 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
 
     @abstractmethod
     def checked(self, ready: ReadyCall) -> OperationChecked:
-        """Write new values into the inputs and compare a call with float64. Raises WrongResultError."""
+        """Write new values into the inputs and compare the results of a call with float64. Raises WrongResultError."""
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
         shape = self.shape(point)

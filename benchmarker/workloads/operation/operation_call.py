@@ -143,7 +143,7 @@ def results_of(operation: Operation, inputs: CallInputs) -> Results:
 
 
 def relative_error(result: Tensor, expected: Tensor) -> float:
-    """Return the Frobenius norm of the difference over that of the expected tensor; inf if a number is not finite."""
+    """Return |result - expected| / |expected|, by Frobenius norms; inf if a number is not finite."""
     error = (result.double() - expected.double()).norm().item() / expected.double().norm().item()
     return error if math.isfinite(error) else math.inf
 

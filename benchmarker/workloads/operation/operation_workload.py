@@ -128,7 +128,7 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         return field_options(self.job, flags=SEED_FLAG)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Clear the config's `tokens` if a batch size was typed, and its `batch_size` if tokens were typed."""
+        """Return the typed values. A typed batch size clears the config's `tokens`; typed tokens, its `batch_size`."""
         if typed.get("grid.tokens"):
             return {"grid.batch_size": [1], **typed}
         return {**typed, "grid.tokens": []} if typed.get("grid.batch_size") else dict(typed)

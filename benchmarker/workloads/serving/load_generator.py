@@ -29,7 +29,7 @@ ITL_CLASS_S = 1e-4
 TIME_CLASS_S = 1e-5
 ERROR_CHARACTERS = 200
 VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-"""The load generator uses no GPU."""
+"""Environment variables of the load generator, which uses no GPU."""
 
 
 def why_no_generator() -> str | None:
@@ -39,7 +39,7 @@ def why_no_generator() -> str | None:
 
 
 def generator_environment() -> Marker:
-    """Return an environment of vLLM, for any device. Raises EngineError."""
+    """Return a ready environment of vLLM, built for any kind of device. Raises EngineError."""
     if reason := why_no_generator():
         raise EngineError(reason)
     states = (state for state in environment_states() if state.spec.engine == "vllm")
@@ -59,7 +59,7 @@ class LoadGenerator:
         self._driver.request("open", limit_s=IMPORT_S)
 
     def load(self, url: str, model: str, point: ServingPoint, requests: Sequence[Request], *, seed: int) -> Load:
-        """Send all requests to a server at the load of a cell. Raises BenchmarkerError."""
+        """Send all requests at the cell's concurrency or rate; return their results. Raises BenchmarkerError."""
         options = ["--request-rate", str(point.rate), "--seed", str(seed)]
         if point.concurrency:
             options = ["--max-concurrency", str(point.concurrency)]
@@ -79,7 +79,7 @@ class LoadGenerator:
 
 
 def load_of(answer: dict[str, Any]) -> Load:
-    """Return the load of the generator's lists, which have one element for each request."""
+    """Convert the generator's answer, lists with one element for each request, to a load."""
     first_s = min(answer["start_times"])
     requests = []
     names = ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors", "requested")
@@ -87,7 +87,7 @@ def load_of(answer: dict[str, Any]) -> Load:
         *(answer[name] for name in names), strict=True
     ):
         has_token = bool(itls_s) or ttft_s > 0
-        # The generator has no time of an error; a time is never 0.
+        # The generator does not record when a request failed; a time must not be 0.
         request_s = max(ttft_s + sum(itls_s), TIME_CLASS_S)
         times = (round(start_s - first_s, 4), round(ttft_s, 5) if has_token else None, round(request_s, 5))
         requests.append((*times, prompt_tokens, output_tokens if has_token else 0, _one_line(error), requested))
@@ -105,6 +105,6 @@ def load_of(answer: dict[str, Any]) -> Load:
 
 
 def _one_line(error: str | None) -> str | None:
-    """Return the last line of a traceback, which has the error's text; None for a request without an error."""
+    """Return the last line of a traceback, which contains the message; None for a request without an error."""
     lines = (error or "").strip().splitlines()
     return lines[-1].strip()[:ERROR_CHARACTERS] if lines else None

@@ -28,7 +28,7 @@ from benchmarker.workloads.serving.serving_statistics import (
 from benchmarker.workloads.serving.slo import Slo, parse_slo
 
 UNQUANTIZED = (None, "F16", "BF16", "F32")
-"""Forms of a GGUF file without quantized weights; None for the default."""
+"""Values of the option `gguf` for files without quantized weights. None stands for the default."""
 
 LOAD_UNITS = {"concurrency": "requests at once", "rate": "requests per second"}
 
@@ -53,27 +53,27 @@ class ServerCounters(Plain):
 
 
 class Load(SampleBase):
-    """One load of a cell: all its requests. `latency_s` is the mean of `request_s`, and its part `first token` the mean
-    of `ttft_s`."""
+    """All requests of one load of a cell. `latency_s` is the mean of `request_s`; its part `first token` is the mean of
+    `ttft_s`."""
 
     start_s: tuple[Spent, ...]
-    """Start of each request after the first one's, rounded to 0.1 ms."""
+    """Seconds from the start of the first request to the start of each request, rounded to 0.1 ms."""
     ttft_s: tuple[Spent | None, ...]
-    """Time to first token, rounded to 10 us. None if no token came."""
+    """Time to first token, rounded to 10 us. None if no token arrived."""
     request_s: tuple[Spent, ...]
     """Time from the start to the last token, or to the error, rounded to 10 us."""
     prompt_tokens: tuple[Count, ...]
     """Tokens of the prompt, as the server counted them."""
     output_tokens: tuple[Count, ...]
-    """Tokens that came, as the server counted them."""
+    """Generated tokens, as the server counted them."""
     requested_tokens: tuple[Positive, ...] = ()
-    """Tokens that each request shall generate. Empty if it is the cell's number for all of them."""
+    """New tokens that each request requires. Empty if all requests require the cell's `new_tokens`."""
     errors: tuple[str | None, ...]
-    """First line of the error of a failed request, at most 200 characters."""
+    """First line of the error of a failed request, at most 200 characters. None for other requests."""
     itl_steps: tuple[Count, ...] = ()
-    """Classes of inter-token latencies that occurred, in units of 0.1 ms (rounded), in rising order."""
+    """Inter-token latencies that occurred, as rounded multiples of 0.1 ms, in rising order."""
     itl_counts: tuple[Positive, ...] = ()
-    """Inter-token latencies in each class, all requests together."""
+    """Number of occurrences of each latency in `itl_steps`, all requests together."""
     counters: ServerCounters = ServerCounters()
     energy_j: Joules | None = None
     """Energy of the whole GPU from before the first request until after the last, idle power included."""
@@ -102,7 +102,7 @@ class ServingCell(CellBase):
     prompt_tokens: Count
     """Tokens of each prompt, without the shared prefix. 0 for a dataset."""
     new_tokens: Positive
-    """Tokens that each request shall generate."""
+    """Tokens that each request requires; with a length spread, the mean of the drawn lengths."""
     length_spread: Share = 0.0
     """Relative half-width of the uniform distribution of both lengths."""
     shared_prefix: Count = 0
@@ -118,12 +118,12 @@ class ServingCell(CellBase):
 
 
 class OutputCheck(Plain):
-    """Predictions of a text by the server, before its loads. A server whose output is wrong gets no load."""
+    """Check of the server's predictions of a text, before its loads. A server whose output is wrong gets no load."""
 
     tokens: Positive
     perplexity: Number
     frequency_perplexity: Number
-    """Perplexity of the text by the frequencies of its tokens alone, the limit of a correct output."""
+    """Perplexity of the text by the frequencies of its tokens alone. The perplexity of correct output is lower."""
 
 
 class ServerFacts(Plain):
@@ -131,7 +131,7 @@ class ServerFacts(Plain):
     command: str | None = None
     """Command line that started the server. None for a server that was already running."""
     url: str | None = None
-    """Address of a server that was already running. The form of its model is the user's statement."""
+    """Address of a server that was already running. Its quantization is as the user named it, without a check."""
     start_s: Spent | None = None
     """Time from the start of the process until the server was ready."""
     weight_bytes: Positive | None = None
@@ -139,13 +139,13 @@ class ServerFacts(Plain):
     kv_capacity_tokens: Positive | None = None
     """Tokens of all requests together that fit into the KV cache."""
     device_bytes: Whole | None = None
-    """Growth of the device's used memory by the server's start."""
+    """Growth of the device's used memory that the server's start caused."""
     max_requests: Positive | None = None
-    """Largest number of requests that the server computes at once."""
+    """Maximum number of requests that the server computes at once."""
     prefix_caching: bool | None = None
-    """None for a server that was already running."""
+    """True if the cache of prompt prefixes is on. None for a server that was already running."""
     output: OutputCheck | None = None
-    """None for random weights, requests of a few tokens, and a server without predictions or a tokenizer."""
+    """Check of the output. None for random weights, short requests, and a server without predictions or tokenizer."""
     client: str | None = None
     """Load generator with its version."""
 
@@ -160,7 +160,7 @@ class ServingRecord(RunRecord):
     model: ModelFacts
     variant: ServingVariantFacts
     server: ServerFacts | None = None
-    """None if no server became ready."""
+    """Facts about the server. None if no server became ready."""
     cells: tuple[ServingCell, ...] = ()
 
     @model_validator(mode="after")
@@ -207,7 +207,7 @@ class ServingRecord(RunRecord):
 
     @property
     def is_of_own_model(self) -> bool:
-        """False for another checkpoint of the model, and for a server that was already running."""
+        """True if the benchmark started the server with the subject's own model, not with another checkpoint of it."""
         return self.model.checkpoint is None and self.variant.url is None
 
     @property
@@ -237,7 +237,7 @@ class ServingRecord(RunRecord):
 
 
 def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:
-    """Return the fields of a cell with failed or truncated requests, which has no speed; empty for other cells."""
+    """Return the status fields of a cell that has failed or truncated requests; empty for other cells."""
     reason = next((problem for load in loads if (problem := problem_of(load, new_tokens))), None)
     if reason is None:
         return {}

@@ -21,7 +21,7 @@ COUNTERS = {
     "decode_s": ("vllm:request_decode_time_seconds_sum",),
     "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
 }
-"""Counters that only rise, by field of ServerCounters."""
+"""Names of the servers' rising counters, by field of ServerCounters."""
 WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
 RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
 KV_SHARE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
@@ -77,7 +77,7 @@ class Watched:
 
 @contextmanager
 def watched(url: str) -> Iterator[Watched]:
-    """Read a server's metrics around a block, and every quarter of a second within it."""
+    """Read a server's metrics before and after a block, and every quarter of a second within it."""
     result, is_over = Watched(before=_read(url)), threading.Event()
 
     def poll() -> None:

@@ -1,4 +1,4 @@
-"""Bench of serving: one server with one form of the model, and loads of requests against it.
+"""Bench of serving: one server with one quantization of the model, and loads of requests that it serves.
 
 A server is started for each variant and round, serves all cells, and is ended. Before a cell is timed, a smaller load
 of its shape warms the server up.
@@ -47,18 +47,18 @@ from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 
 SMALLEST_VOCABULARY = 1000
-"""Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
+"""Number of token ids that prompts use if a server was already running, because its vocabulary is unknown."""
 WARMUP_REQUESTS = 4
 DEATH_S = 3.0  # Longest time from a server's first failed request until its process has ended.
-SCORED, LEAST_SCORED = 64, 16  # Tokens of the text by which a server's output is checked.
-NOT_FINITE = "Out of range float values"  # In vLLM's answer if a log-probability is NaN.
+SCORED, LEAST_SCORED = 64, 16  # Most and fewest tokens of the text by which a server's output is checked.
+NOT_FINITE = "Out of range float values"  # Part of vLLM's answer if a log-probability is NaN.
 NEAR_PLAIN = 0.95
-"""Share of the checkpoint's bytes above which weights are not quantized."""
+"""Loaded bytes / checkpoint's bytes above which weights count as not quantized."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that starts a server."""
+    """Everything that is needed to start a server."""
 
     command: list[str]
     variables: dict[str, str]
@@ -70,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that answers."""
+    """Server that is ready, and everything that its loads need."""
 
     name: str
     url: str
@@ -135,7 +135,7 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     plan = _plan(job, server, checkpoint, device, session, positions=sum(longest))
     session.ready()
     memory = DeviceMemory(device) if device.kind != "cpu" else None
-    # Before the server, whose start is timed: the import takes seconds and a processor core.
+    # Before the server starts: this import takes seconds of a core and would slow the server's timed start.
     generator.open()
     session.terminal.note(f"{server.name}: starting with {job.model.id}")
     process = ServerProcess(
@@ -183,7 +183,7 @@ def refuse_too_long(job: ServingJob, config: dict[str, Any], longest: tuple[int,
 
 
 def form_of(job: ServingJob) -> Form:
-    """Return the form in which the server's engine reads the checkpoint."""
+    """Return the quantization and options with which the server's engine reads the checkpoint."""
     variant = job.variant
     options = SERVERS[variant.engine].options.model_validate(variant.engine_options)
     return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
@@ -233,7 +233,7 @@ def _facts(
 
 
 def refuse_plain_weights(server: Server, plan: Plan, checkpoint: Checkpoint, facts: ServerFacts) -> None:
-    """Refuse weights that were not quantized while loading, though the variant requests it. Raises UnsupportedError."""
+    """Raise UnsupportedError if the server loaded weights unquantized although the variant requests quantization."""
     label = getattr(plan.options, "quantization", None)
     plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
     if label and facts.weight_bytes and facts.weight_bytes > NEAR_PLAIN * plain_bytes:
@@ -246,10 +246,10 @@ def refuse_plain_weights(server: Server, plan: Plan, checkpoint: Checkpoint, fac
 def check_output(
     server: Server, process: ServerProcess, tokenizer: Any, *, positions: int, terminal: Terminal
 ) -> OutputCheck | None:
-    """Score a text by a server; return None if it gives no predictions, or if its `positions` are too few.
+    """Score a text by a server's predictions; return None if it gives none, or if `positions` are too few.
 
-    Wrong scales or a wrong order of packed weights do not slow a server. Its predictions are then no better than the
-    frequencies of the tokens, which are the limit without an unquantized model.
+    Wrong scales or a wrong order of packed weights do not slow a server, but its predictions are then no better than
+    the frequencies of the tokens. These are the limit, because there is no unquantized model to compare with.
 
     Raises WrongResultError if the output is wrong, and ServerError if the server ended.
     """
@@ -366,6 +366,6 @@ class ServingBench(Bench):
             memory = Memory(device_used_bytes=self._running.memory.growth_bytes())
         elif process:
             memory = Memory(peak_resident_bytes=process.resident_bytes())
-        # One warm-up has no earlier one with which it could agree.
+        # With a single warm-up, there is no earlier warm-up with which it could agree.
         flags = tuple(flag for flag in cell.flags if flag != "unstable_warmup")
         return {"samples": samples, "memory": memory, "flags": flags, **outcome(cell.samples, cell.new_tokens)}

@@ -124,7 +124,7 @@ def make_requests(
     shape = point._replace(dataset="")
     generator = random.Random(f"{seed}{'' if is_timed else ' warm-up'} {tuple(shape)}")
     prefix = _random_ids(random.Random(f"{seed} prefix"), point.shared_prefix, vocabulary)
-    # A load of any size takes the same conversations first, and a short file repeats.
+    # Loads of all sizes begin with the same conversations; those of a short file are repeated.
     order = random.Random(f"{seed} {is_timed}").sample(prompts, len(prompts))
     given = islice(cycle(order), count) if order else (None for _ in range(count))
     requests = []
@@ -141,7 +141,7 @@ def _random_ids(generator: random.Random, length: int, vocabulary: int) -> list[
 
 
 def length_range(mean: int, spread: float, *, least: int) -> tuple[int, int]:
-    """Return the smallest and largest length. The epsilon keeps 0.3 * 10 at 3."""
+    """Return the smallest and largest length. The epsilon absorbs rounding errors of the products."""
     return max(least, math.ceil(mean * (1 - spread) - 1e-9)), math.floor(mean * (1 + spread) + 1e-9)
 
 

@@ -25,11 +25,11 @@ from benchmarker.workloads.serving.slo import Slo
 GOOD_SHARE = 0.90
 """Share of good requests that a load must exceed."""
 BEYOND = 2
-"""Requests that lie beyond a percentile, at least: a p99 needs 200 requests, a p90 20."""
+"""Minimum number of requests beyond a percentile: a p99 needs 200 requests, a p90 20."""
 ITL_STEP_S = 1e-4
 """Width of the classes in which inter-token latencies are counted, s."""
 LARGEST_BACKLOG = 0.2
-"""Share of the requests of an open loop that may be unfinished when the last one arrives."""
+"""Share of the requests of an open loop that may be unfinished when the last request arrives."""
 
 
 def tpots_s(load: Any) -> list[float | None]:
@@ -51,7 +51,7 @@ def values_s(load: Any, name: str) -> list[float]:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which this share lies; None if too few values lie beyond it."""
+    """Return the value below which this share of the values lies; None if too few values lie beyond it."""
     if not _are_enough(len(values), share):
         return None
     ordered, place = sorted(values), share * (len(values) - 1)
@@ -65,7 +65,7 @@ def _are_enough(count: int, share: float) -> bool:
 
 
 def itl_percentile_s(load: Any, share: float) -> float | None:
-    """Return a percentile of all inter-token latencies; None if too few requests lie beyond it."""
+    """Return a percentile of all inter-token latencies; None if the load has too few requests."""
     if not load.itl_counts or not _are_enough(len(values_s(load, "ttft")), share):
         return None
     ends = list(accumulate(load.itl_counts))
@@ -78,7 +78,7 @@ def itl_percentile_s(load: Any, share: float) -> float | None:
 
 
 def merged_share(load: Any) -> float:
-    """Return the share of tokens, each request's first one excluded, that arrived together with the one before."""
+    """Return the share of tokens, first tokens of requests excluded, that arrived together with the previous token."""
     later = sum(max(0, tokens - 1) for tokens in load.output_tokens)
     apart = sum(count for step, count in zip(load.itl_steps, load.itl_counts, strict=True) if step)
     return max(0, later - apart) / later if later and load.itl_counts else 0.0
@@ -89,13 +89,13 @@ def _ends_s(load: Any) -> list[float]:
 
 
 def load_s(load: Any) -> float:
-    """Return the time from the first start of a request to the last end."""
+    """Return the seconds from the start of the first request to the end of the last request."""
     first_s: float = min(load.start_s)
     return max(_ends_s(load)) - first_s
 
 
 def backlog(load: Any) -> float:
-    """Return the share of the requests that had not ended when the last one started."""
+    """Return the share of the requests that had not ended when the last request started."""
     last_s, ends_s = float(max(load.start_s)), _ends_s(load)
     return sum(end_s > last_s for end_s in ends_s) / len(ends_s)
 
@@ -186,6 +186,6 @@ class Attainment:
 
 
 def attained(loads: Sequence[tuple[Any, int]], slo: Slo) -> Attainment | None:
-    """Return the good requests of loads, each with its requested tokens; None without a load."""
+    """Return the good requests among all. `loads`: pairs of load and its cell's new_tokens. None without a load."""
     requests = sum(len(load.errors) for load, _ in loads)
     return Attainment(sum(good(load, new_tokens, slo) for load, new_tokens in loads), requests) if loads else None

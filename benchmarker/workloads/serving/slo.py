@@ -16,7 +16,7 @@ LIMITED = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True)
 class Slo:
-    """Service level objective: largest values of one request, in seconds by the metric's name."""
+    """Service level objective: limits that each request must meet, in seconds by the metric's name."""
 
     limits_s: tuple[tuple[str, float], ...]
 

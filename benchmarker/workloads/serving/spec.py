@@ -15,9 +15,9 @@ from benchmarker.workloads.generation.spec import ModelJob, VariantSpec, guess_p
 from benchmarker.workloads.serving.slo import DEFAULT_SLO, parse_slo
 
 REQUESTS_PER_USER = 4
-"""Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""
+"""Minimum number of requests per concurrent request in a closed loop: fewer would measure only start and end."""
 OPEN_LOOP_S = 20.0
-"""Time in which the requests of an open-loop cell arrive, at least: a burst of requests is no rate."""
+"""Minimum time in which the requests of an open-loop cell arrive: a short burst of requests has no rate."""
 PROMPT_TOKENS = 512  # Default length of a prompt.
 CONCURRENCIES = (1, 4, 16, 64)
 ServerName = Literal["vllm", "sglang", "llama-server"]
@@ -26,7 +26,7 @@ RequestRate = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class ServingVariant(VariantSpec):
-    """A server with one form of the model."""
+    """A server with one quantization of the model."""
 
     engine: ServerName = DEFAULT_SERVER
     """Server: vllm, sglang or llama-server."""
@@ -71,15 +71,15 @@ class ServingGrid(GridBase):
     prompt_tokens: tuple[Positive, ...] = ()
     """Tokens of each prompt; 512 if there is no dataset. Every request has a different prompt."""
     new_tokens: Annotated[tuple[Annotated[int, Field(gt=1)], ...], Field(min_length=1)] = (128,)
-    """Tokens that each request generates: exactly that many, at least 2."""
+    """Exact number of tokens that each request generates, at least 2."""
     length_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Spread of both lengths: 0.3 draws each from 70 % to 130 % of it, uniformly, equal for every variant."""
+    """Spread of prompt and output lengths: 0.3 draws lengths uniformly from 70 % to 130 %, equal for every variant."""
     shared_prefix: NotNegative = 0
-    """Tokens before each prompt that all requests share; only then the server's prefix caching is on."""
+    """Tokens before each prompt that all requests share. The server's prefix caching is on only if there are any."""
     dataset: str | None = None
-    """JSONL file of prompts in place of random ids: {"messages": [...]} or {"prompt": "..."} a line."""
+    """JSONL file of prompts in place of random ids: {"messages": [...]} or {"prompt": "..."} per line."""
     concurrency: tuple[Positive, ...] = ()
-    """Requests in flight at once (closed loop); 1, 4, 16 and 64 if there is no rate either."""
+    """Requests in flight at once (closed loop). Default without a rate: 1, 4, 16 and 64."""
     rate: tuple[RequestRate, ...] = ()
     """Requests per second that arrive at random (Poisson), in place of a concurrency."""
 
@@ -116,7 +116,7 @@ class ServingProcedure(Procedure):
     limits: bool = False
     """Measure the device's bandwidth and matmul rate before the server starts."""
     requests: Positive = 200
-    """Requests of a cell; more for a concurrency (four for each concurrent one) or rate (20 s). A p99 needs 200."""
+    """Minimum requests of a cell; at least four per concurrent request, or 20 s of arrivals. A p99 needs 200."""
     seed: NotNegative = 0
     """Seed of the prompts and arrivals, equal for every variant."""
     slo: str = DEFAULT_SLO
@@ -152,7 +152,7 @@ class ServingJob(ModelJob):
         return 2
 
     def repeat_s(self, point: ServingPoint) -> float:
-        # Requests at once slow each other down little until the server is full.
+        # Concurrent requests hardly slow each other down until the server is full.
         requests, token_s = self.procedure.requests_at(point), 0.005 + 1e-12 * guess_parameters(self.model.id)
         return requests / point.rate if point.rate else requests * point.new_tokens * token_s / point.concurrency
 

@@ -76,7 +76,7 @@ def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any]
 
 
 def goodput(record: Any, cell: Any) -> float | None:
-    """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
+    """Return the good requests per second of all loads of a cell, None without loads. Arguments may be parsed JSON."""
     slo = parse_slo(record.procedure["slo"])
     good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
     return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
@@ -160,13 +160,13 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return [option for option in options if option.place not in NOT_MEASURED]
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        """Let a rate replace a config's concurrency, and a concurrency its rates."""
+        """Return the typed values. A typed rate clears the config's concurrencies, a typed concurrency its rates."""
         if typed.get("grid.rate"):
             return {"grid.concurrency": [], **typed}
         return {**typed, "grid.rate": []} if typed.get("grid.concurrency") else dict(typed)
 
     def point_arguments(self, point: Any) -> list[str]:
-        """Leave out the kind of load and of requests that the cell lacks, whose 0 no option takes."""
+        """Return the options of this cell. Axes that are 0 or empty are left out, because no option accepts 0."""
         words = super().point_arguments(point)
         return [word for pair in zip(words[::2], words[1::2], strict=True) if pair[1] not in LACKING for word in pair]
 
@@ -216,7 +216,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return None if job.variant.url else look_for(job.model)
 
     def lacking(self, job: ServingJob) -> str | None:
-        """Return how to install the load generator or the server."""
+        """Return how to install the load generator or the server; None if nothing is missing."""
         return why_no_generator() or (None if job.variant.url else SERVERS[job.variant.engine].why_not_installed())
 
     def prepare(self, job: ServingJob, device: Device, progress: Terminal) -> None:
@@ -261,7 +261,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     # Reading
 
     def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:
-        # Another checkpoint of the model has its own revision, and a server that was already running names no shapes.
+        # Another checkpoint has its own revision, and a server that was already running reports neither value.
         own = next((record.model for record in records if record.server and record.is_of_own_model), None)
 
         def revision(record: ServingRecord) -> str | None:

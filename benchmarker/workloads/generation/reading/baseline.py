@@ -112,7 +112,7 @@ def _without_incomparable(row: GenerationRow, standard: Quality | None) -> Gener
 def _of_quality(
     field: str, error_field: str, units: Mapping[str, float], form: Callable[[float], str], meaning: str = ""
 ) -> Limitable:
-    """Return a quantity: the row's `field`, with an interval of two standard errors (`error_field` of `Quality`)."""
+    """Return a limitable quantity: the row's `field`, +- two standard errors (`error_field` of `Quality`)."""
 
     def value(row: GenerationRow) -> float | Estimate | None:
         measured = getattr(row, field)
@@ -149,7 +149,7 @@ LIMITABLE: Mapping[str, Limitable] = {
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
-    """Return the row with `row`'s cell and engine and the baseline's quantization; None if absent or `row` itself."""
+    """Return the row with the baseline's quantization in `row`'s cell and engine; None if absent or `row` itself."""
     if row.weights == base.weights:
         return None
     if row.engine == base.engine:
@@ -177,7 +177,7 @@ FORM_WORDS = re.compile(
 
 
 def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
-    """Return common names by model name: the first with equal files; for a quantized checkpoint, that of its base."""
+    """Map model names to common names: models with equal files share one, a quantized checkpoint gets its base's."""
     by_files: dict[str, str] = {}
     common: dict[str, str] = {}
     for record in records:

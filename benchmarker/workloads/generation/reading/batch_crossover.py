@@ -27,7 +27,7 @@ PREFILL_TOKENS = 256
 
 
 def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return sentences: up to which batch a quantization is faster, and from which prompt its prefill is slower."""
+    """Return sentences on the batches at which a quantization is faster and the prompts at which prefill is slower."""
     lines = []
     for (variant, peer, cell), per_batch in _series(over_batches(rows), baseline, "batch_size").items():
         for what, time in TIMES.items():

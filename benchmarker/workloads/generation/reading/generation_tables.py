@@ -159,7 +159,7 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def every_cell(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of memory, and of energy if it was measured in a cell that the first table does not show."""
+    """Return the columns of the table of all cells: memory; energy if measured in a cell outside the first table."""
     cell = headline(rows)
     return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
 

@@ -159,17 +159,16 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
         return None
     if verdict == "inconclusive":
         return f"{variant} is not separated from {base}: whether it pays for its loading is not decided"
-    untested = ", if the difference is real (not tested)" if verdict == "not tested" else ""
     if verdict == "same" or saved_s <= 0:
         speed = "as fast as" if verdict == "same" else "not faster than"
-        return f"{variant} is {speed} {base}, and never pays for its loading{untested}"
+        return f"{variant} is {speed} {base}, and never pays for its loading"
     counts = {state: f"{count:,} tokens" if count else "at once" for state, count in tokens.items()}
     times = [
         f"{state} {counts[state]} ({seconds(cost)} before the first token)"
         for state, cost in (("warm", costs[1].warm_s), ("cold", costs[1].cold_s))
         if state in counts and cost is not None
     ]
-    return f"{variant} has paid for itself against {base} after: {'; '.join(times)}{untested}"
+    return f"{variant} has paid for itself against {base} after: {'; '.join(times)}"
 
 
 def cost_of(records: Sequence[GenerationRecord]) -> Cost:

@@ -43,12 +43,13 @@ from benchmarker.workloads.generation.record import (
 FEWEST_BITS = 5.5
 """Bits per weight of 4-bit quantization, scales and 16-bit output layer included: 5.3 to 5.6 for 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
+SHOWN_SHARE = 0.10  # Share of the prefill from which it is printed.
 SLOWED_FROM = 1.05  # Profiled / unprofiled time from which the profiler counts as slowing kernels.
 INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run at twice the rate of 16-bit products.
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-    """Return the decode step to explain, from a profile, or for a log from the run before its profiler table."""
+    """Return the decode step to explain: from a profile or, for an imported log, from its profiler table."""
     profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
@@ -170,7 +171,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     bounds = " and ".join(bounds_of_shares(timed.shares, phase, floor))
     return (
         f"prefill of {profile.prompt_tokens} tokens: {seconds(row.ttft.value)} to the first token, bound by {bounds}: "
-        f"{all_share_words(timed.shares)}{slowed}"
+        f"{all_share_words(timed.shares, least=SHOWN_SHARE)}{slowed}"
     )
 
 

@@ -1,1 +1,1 @@
-"""Comparison and presentation of text generation beyond the declared axes and metrics."""
+"""Comparison and presentation of the records of serving."""

@@ -35,8 +35,8 @@ def bound_of(loads: Sequence[Load]) -> str | None:
 
 
 def phase_shares(counters: Sequence[ServerCounters]) -> dict[str, float]:
-    """Return the shares of queue, prefill and decode in the requests' time; with servers that do not count these, the
-    share of the queue if they count it."""
+    """Return the shares of queue, prefill and decode in the requests' time. If a server lacks one of these counters,
+    return the share of queued requests, or {} if it lacks this too."""
 
     def total(value_of: Callable[[ServerCounters], float | None]) -> float | None:
         values = [value for each in counters if (value := value_of(each)) is not None]

@@ -43,7 +43,7 @@ def charts_of(results: Comparison) -> list[Chart]:
 
 
 def interactivity_chart(rows: Sequence[ServingRow], looks: dict[str, Series]) -> Chart | None:
-    """Return output tok/s over tok/s per user, a line for each variant over its concurrencies."""
+    """Return output tok/s against tok/s per user, a point per concurrency; None if no variant has two points."""
     shapes = rows_by_shape(rows, "concurrency")
     if not shapes:
         return None

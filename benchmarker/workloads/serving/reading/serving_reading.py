@@ -41,15 +41,15 @@ AXES: tuple[Axis, ...] = ("concurrency", "rate")
 class ServingRow(Row):
     slo: Slo = field(default_factory=lambda: parse_slo(DEFAULT_SLO))
     attainment: statistics.Attainment | None = None
-    """Good requests among those of all rounds together, failed loads included."""
+    """Good requests among the requests of all rounds together, failed loads included."""
     failed: int = 0
     truncated: int = 0
-    merged: float = 0.0  # Share of tokens that arrived together with the one before, the largest of all loads.
+    merged: float = 0.0  # Share of tokens that arrived together with the previous token, largest of all loads.
     backlog: float | None = None
-    server: ServerFacts | None = None  # Of the first process whose server became ready.
+    server: ServerFacts | None = None  # Facts of the first server that became ready.
     preemptions: int | None = None
     is_unquantized: bool = False
-    was_running: bool = False  # The form of a server that was already running is unknown.
+    was_running: bool = False  # True if the user started the server; its quantization is then unknown.
 
     @property
     def is_plain(self) -> bool:
@@ -57,7 +57,7 @@ class ServingRow(Row):
 
     @property
     def slo_verdict(self) -> statistics.SloVerdict | None:
-        """None if no request was sent, or if the load has no valid time. A load with failed requests fails."""
+        """Verdict; None if no request was sent or the load has no valid time. A load with failed requests fails."""
         if self.attainment is None or self.status == "ok":
             return self.attainment.verdict if self.attainment else None
         return "fails" if self.failed or self.truncated else None
@@ -103,7 +103,7 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
 
 
 Series = Mapping[str, Sequence[ServingRow]]
-"""Rows of one shape of requests by variant, with rising load."""
+"""Rows with equal lengths of requests, by variant; each variant's rows in the order of rising load."""
 
 
 def series_of(rows: Sequence[ServingRow], axis: Axis) -> dict[CellKey, Series]:
@@ -122,13 +122,13 @@ def load_of(row: ServingRow, axis: Axis) -> float:
 
 
 def remarks(rows: Sequence[ServingRow]) -> list[str]:
-    """Return the largest load of each variant within the SLO, and the concurrency from which one is faster."""
+    """Return sentences on the largest load of each variant within the SLO, and on crossovers of throughput."""
     lines = []
     for axis in AXES:
         shapes = series_of(rows, axis)
         for shape, variants in shapes.items():
             where = f" ({shape.words})" if len(shapes) > 1 else ""
-            # A variant may have loads of other requests alone.
+            # A variant that was measured only with other lengths of requests is left out.
             texts = "; ".join(
                 f"{plain_line(name)} {largest_text(members, axis)}"
                 for name, members in variants.items()

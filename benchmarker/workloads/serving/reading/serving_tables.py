@@ -33,7 +33,7 @@ GOOD = (
 
 
 def cell_columns(rows: Sequence[Any], *, always: bool = False) -> list[Column[Any]]:
-    """Return the columns of the lengths that vary, and of the load: `64` at once, or `4/s`."""
+    """Return the columns of the lengths that vary, and of the load: `64` (concurrency) or `4/s` (rate)."""
     keys = [row.cell for row in rows if row.cell]
     columns = [
         axis_column(heading, partial(_axis_value, axis=axis))
@@ -63,7 +63,7 @@ def _value(row: ServingRow, name: str) -> Estimate | None:
 
 
 def timing_columns(rows: Sequence[ServingRow]) -> Columns:
-    """Return rates and times without intervals, and the good requests. The first column has the status of a failure."""
+    """Return the columns of rates, times and good requests. The first column shows the status of a failed cell."""
     columns = _metrics(rows, TIMING) or [Column("output tok/s", lambda row: MISSING)]
     first = columns[0]
     status = replace(first, text=lambda row: first.text(row) if row.status == "ok" else status_words(row.status))
