@@ -107,8 +107,10 @@ def check_false_verdicts(results: Results) -> list[Finding]:
         text = f"{cell_words(row.cell)}: {text}"
         findings.append(judged(FLIP_CHECK, text, holds=share <= MOST_FALSE, variant=row.variant))
     if untested:
-        reason = f"not testable for {plural(len(untested), 'row', 'rows')}: {max(untested)} paired rounds or fewer"
-        findings.append(not_applicable(FLIP_CHECK, f"{reason}; random signs need {LEAST_ROUNDS}"))
+        at_most = "at most " if len(set(untested)) > 1 else ""
+        rounds = at_most + plural(max(untested), "paired round", "paired rounds")
+        rows = plural(len(untested), "row", "rows")
+        findings.append(not_applicable(FLIP_CHECK, f"not testable for {rows} of {rounds}: it needs {LEAST_ROUNDS}"))
     return findings
 
 

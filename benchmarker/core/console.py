@@ -71,10 +71,10 @@ class Terminal:
             self._pinned.show(clean(text))
 
     def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks like `show`, or as markdown in a file or if quiet. If quiet, print nothing for a `detail`."""
-        if self._out.is_terminal and not self._quiet:
+        """Print blocks like `show`. If quiet, print nothing for a `detail`; print others as markdown, as in a file."""
+        if not self._quiet and (detail or self._out.is_terminal):
             self.show(blocks)
-        elif not (self._quiet and detail):
+        elif not detail:
             self._print(("" if self._quiet else "\n") + to_markdown(blocks).rstrip("\n"))
 
     def show(self, blocks: Sequence[Block]) -> None:

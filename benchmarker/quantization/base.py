@@ -139,7 +139,7 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 ONE_BY_ONE = "experts run one after the other (experts_implementation=eager): torchao has no batched product for them"
 
 
-def load_by_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
+def load_by_torchao(checkpoint: Checkpoint, target: Target, config: Any) -> Loaded:
     """Load a model and quantize it with torchao's `config`; a checkpoint that torchao saved has its own config."""
     from torchao.quantization import FqnToConfig
     from transformers import TorchAoConfig
@@ -148,12 +148,10 @@ def load_by_torchao(checkpoint: Checkpoint, options: Options, target: Target, co
         config = FqnToConfig({"_default": config, **dict.fromkeys(checkpoint.fused_experts, config)})
     quantization = TorchAoConfig(config) if checkpoint.quantization is None else None
     model = read_model(checkpoint, target, quantization=quantization)
-    tied = ", tied to the embedding" if is_tied(model) else ""
-    notes = () if has_int8_head(options) else (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
     if not checkpoint.fused_experts:
-        return Loaded(model, notes)
+        return Loaded(model)
     model.set_experts_implementation("eager")
-    return Loaded(model, (*notes, ONE_BY_ONE))
+    return Loaded(model, (ONE_BY_ONE,))
 
 
 def reads_torchao(config_name: str) -> Callable[[dict[str, Any]], bool]:

@@ -25,7 +25,7 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress:
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
 
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    return load_by_torchao(checkpoint, options, target, how)
+    return load_by_torchao(checkpoint, target, how)
 
 
 LOADER: Loader = Loader(

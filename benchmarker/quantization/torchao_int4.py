@@ -41,7 +41,7 @@ def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     check_groups(checkpoint, options)
-    return load_by_torchao(checkpoint, options, target, torchao_config(options))
+    return load_by_torchao(checkpoint, target, torchao_config(options))
 
 
 def torchao_config(options: Int4Options) -> Any:

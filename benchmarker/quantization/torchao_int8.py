@@ -39,7 +39,7 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
         )
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    return load_by_torchao(checkpoint, options, target, how)
+    return load_by_torchao(checkpoint, target, how)
 
 
 LOADER: Loader = Loader(

@@ -23,7 +23,7 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress:
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
 
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    return load_by_torchao(checkpoint, options, target, how)
+    return load_by_torchao(checkpoint, target, how)
 
 
 LOADER: Loader = Loader(

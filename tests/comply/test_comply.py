@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarker.comply import memory_check, planted_delay, run_checks
-from benchmarker.comply.folder_checks import check_order, false_share
+from benchmarker.comply.folder_checks import check_false_verdicts, check_order, false_share
 from benchmarker.engines.base import PrefillScores, Scores
 from benchmarker.hardware.device import CpuDevice, find_device
 from benchmarker.measure.clock import Generation
@@ -21,6 +21,7 @@ from benchmarker.sweep.resume import SweepFile, write_sweep_file
 from benchmarker.sweep.sweep_plan import order
 from benchmarker.workloads.generation.prompts import Prompt, inputs_sha256
 from benchmarker.workloads.generation.spec import Point
+from tests import records
 
 VOCABULARY = 7
 
@@ -341,3 +342,9 @@ def test_compare_gets_a_line_for_each_failed_check(tmp_path):
     assert comply_lines([tmp_path])[1] == (
         "`benchmarker comply`: 2 of 3 checks passed on a CPU; no check of int8 failed"
     )
+
+
+def test_false_verdicts_need_six_rounds():
+    made = [records.record(name, round_number=number) for number in range(2) for name in ("fp16", "int8")]
+    (finding,) = check_false_verdicts(records.compare_records(made))
+    assert finding.text == "not testable for 1 row of 2 paired rounds: it needs 6"

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarker.core.console import Streams, Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import SpecError
-from benchmarker.core.tables import clean
+from benchmarker.core.tables import Column, Sheet, clean
 
 ROOT = Path(__file__).parents[2]
 
@@ -253,6 +253,8 @@ def test_a_long_line_is_not_broken():
 def test_a_detail_is_not_printed_when_quiet():
     assert shown(lambda terminal: terminal.table(["a block"], detail=True), quiet=True) == ""
     assert shown(lambda terminal: terminal.table(["a block"], detail=True)) == "\na block\n"
+    sheet = Sheet("", [Column[str]("name", str, "left")], ["aten::mm"])
+    assert shown(lambda terminal: terminal.table([sheet], detail=True)) == "\nname\naten::mm\n"
 
 
 def test_a_step_without_a_known_end_is_one_line():

@@ -157,7 +157,7 @@ def test_int8_stores_a_byte_a_weight_and_for_each_row_a_scale_in_32_bits_and_a_z
     assert facts.quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
     assert facts.linear_classes == {"Linear": 15}
     assert facts.weight_classes == {"Int8Tensor int8": 14, f"Tensor {dtype}": 1}
-    assert facts.notes == (f"lm_head is not quantized: it stays in {dtype}, tied to the embedding",)
+    assert (facts.lm_head_dtype, facts.lm_head_tied, facts.notes) == (dtype, True, ())
     assert distance(loaded, load(session_model, "fp16", dtype=dtype)) < 0.05
 
 
