@@ -35,6 +35,8 @@ Typed = Mapping[str, Any]
 """Values of options by their path in the job, such as `grid.new_tokens`; None for an option that is not given."""
 WHERE = "command line"
 PREFIX = "job-"
+CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
+"""Fields of the environment that differ between GPUs of a type, and are in no cell's key."""
 PROTOCOL_VERSION = 2
 """Version of the measurement procedure. Results of different versions are not mixed."""
 
@@ -253,18 +255,24 @@ def changed_files(job: Job) -> list[str]:
 
 def check_unchanged(job: Job, environment: Environment) -> None:
     """Raise ChangedError if, in a sweep, input files or cell keys differ from those that the sweep planned."""
-    origin = job.origin
-    if origin is None or job.part is None:
+    if job.part is None:
         return
     if files := changed_files(job):
         raise ChangedError(f"{_listed(files)} changed since the sweep began; {_way_on(files)}")
-    if tuple(cell_keys(job, environment)) == origin.keys:
-        return
-    changes = changed_fields(origin.environment, environment)
-    if origin.benchmarker != __version__:
-        changes.insert(0, f"benchmarker: {origin.benchmarker}, then {__version__}")
-    changed = f"{_listed(changes or ['the files of the model or the job file'])} changed since the sweep began"
-    raise ChangedError(f"{changed}: the keys of these cells differ from the planned ones; begin a new sweep")
+    if changes := differences(job, environment):
+        changed = f"{_listed(changes)} changed since the sweep began"
+        raise ChangedError(f"{changed}: the keys of these cells differ from the planned ones; begin a new sweep")
+
+
+def differences(job: Job, environment: Environment) -> list[str]:
+    """Return the differences from the environment of the job's origin if the cells' keys differ; else []."""
+    origin = job.origin
+    if origin is None or tuple(cell_keys(job, environment)) == origin.keys:
+        return []
+    changes = [f"benchmarker: {origin.benchmarker}, then {__version__}"] * (origin.benchmarker != __version__)
+    fields = changed_fields(origin.environment, environment)
+    changes += [change for change in fields if not change.startswith(CARD_FIELDS)]
+    return changes or changed_files(job) or ["the files of the model or the job file"]
 
 
 def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:

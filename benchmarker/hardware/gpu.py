@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -284,22 +285,28 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def _amd_gpus() -> list[AmdGpu]:
-    if amdsmi := _open_amdsmi():
+    if amdsmi := _opened("amdsmi", "amdsmi_init", "AmdSmiException"):
         with contextlib.suppress(amdsmi.AmdSmiException):
             return [AmdGpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
     return []
 
 
+def _opened(module: str, start: str, error: str) -> Any | None:
+    """Import and start a driver's library; return None if that fails."""
+    try:
+        library = import_module(module)
+    except (ImportError, OSError, KeyError, AttributeError):
+        # amdsmi loads a library of ROCm, and raises these errors if that library is missing or does not match.
+        return None
+    try:
+        getattr(library, start)()
+    except getattr(library, error):
+        return None
+    return library
+
+
 def _open_nvml() -> Any | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
+    return _opened("pynvml", "nvmlInit", "NVMLError")
 
 
 def has_amd_driver() -> bool:
@@ -309,19 +316,6 @@ def has_amd_driver() -> bool:
 def has_gpu_driver() -> bool:
     """Return whether the device file of a GPU driver exists: of AMD, WSL (/dev/dxg) or NVIDIA."""
     return has_amd_driver() or Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
-
-
-def _open_amdsmi() -> Any | None:
-    try:
-        import amdsmi
-    except (ImportError, OSError, KeyError, AttributeError):
-        # The import loads a library of ROCm, and raises these errors if the library is missing or does not match.
-        return None
-    try:
-        amdsmi.amdsmi_init()
-    except amdsmi.AmdSmiException:
-        return None
-    return amdsmi
 
 
 class DeviceMemory:

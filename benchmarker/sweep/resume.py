@@ -90,7 +90,6 @@ class ReusableCells:
     """GPU of each round that is partly measured; the same GPU has to measure the rest of the round."""
     profiled: frozenset[str]
     records: Sequence[RunRecord]
-    """Records of the finished cells, and of disturbed ones."""
     notes: Sequence[str]
     """One line for each file that cannot be used, or only in part."""
 
@@ -100,7 +99,6 @@ class FoundRecord:
     path: Path
     record: RunRecord
     """The record as its sweep would have completed it if it had not been killed."""
-    is_changed: bool
     cells: Mapping[int, CellBase]
     """Complete, valid cells with a key of the present sweep, by position."""
 
@@ -184,7 +182,6 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
     found = list(_records_in(sweep, rounds, notes, is_watched=is_watched))
     own_cards, foreign = _incomplete_rounds(found, sum(len(job.grid.points()) for job in sweep.jobs.values()), cards)
     finished: dict[CellId, CellBase] = {}
-    records: list[RunRecord] = []
     profiled: set[str] = set()
     for candidate in found:
         path, record, cells = candidate.path, candidate.record, candidate.cells
@@ -193,15 +190,11 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         if is_foreign:
             reason = "measured on another card, and its round is incomplete"
         elif cells:
-            records.append(record)
             profiled |= {name} if record.profile else set()
             finished |= {(record.round, name, position): cell for position, cell in cells.items()}
-            if candidate.is_changed:
-                write_record(record, path)
             continue
         elif record.cells and all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells):
             # The cells were measured again since, or will be now. The record keeps the reason.
-            records.append(record)
             continue
         elif any(cell.error_kind == "unwatched" for cell in record.cells):
             reason = UNWATCHED
@@ -212,6 +205,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         if record.cells or is_foreign:
             notes.append(f"{path}: not used: {reason}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
+    records = [candidate.record for candidate in found if candidate.cells or candidate.record.is_disturbed]
     return ReusableCells(finished, own_cards, frozenset(profiled), records, notes)
 
 
@@ -246,7 +240,9 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
         runs = sweep.jobs[saved.variant.name].procedure.runs
         valid = (cell for cell in cells if cell.status == "ok" and len(cell.samples) == runs)
         usable = {positions[cell.key]: cell for cell in valid if cell.key in positions}
-        yield FoundRecord(path, record, record != saved, usable)
+        if usable and record != saved:
+            write_record(record, path)
+        yield FoundRecord(path, record, usable)
 
 
 def _incomplete_rounds(

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,10 +177,7 @@ class Equipment:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Watch the GPU, and close the starter of processes at the end."""
-        with ExitStack() as stack:
-            stack.callback(self.starter.close)
-            if self.monitor:
-                stack.enter_context(self.monitor.running())
+        with closing(self.starter), self.monitor.running() if self.monitor else nullcontext():
             yield
 
 

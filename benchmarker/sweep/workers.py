@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.execution.jobs import cell_keys, changed_files
+from benchmarker.execution.jobs import differences
 from benchmarker.hardware.monitor import HostGauge, Monitor, Surroundings, find_monitor, load_per_core
-from benchmarker.schema.base import changed_fields
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
@@ -34,13 +33,8 @@ from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.sweep_plan import LOCAL, Task
 from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
-CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable that selects the GPUs of a process: of NVIDIA, and of AMD in torch for ROCm."""
-
-
-def look_for(job: Job) -> str | None:
-    return workload_of(job.workload).look_for(job)
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Tools:
     prepare_host: tuple[str, ...] = PREPARE_HOST
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     watch_host: Callable[[int], HostGauge] | None = HostGauge
-    look_for: Callable[[Job], str | None] = look_for
+    look_for: Callable[[Job], str | None] = lambda job: workload_of(job.workload).look_for(job)
     load_per_core: Callable[[], float] = load_per_core
     surroundings: Callable[[], Surroundings] = Surroundings
 
@@ -136,15 +130,8 @@ def check_devices(jobs: Iterable[Job]) -> None:
 
 def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
     """Return the differences to the first worker's environment that affect results; None if there are none."""
-    for job in jobs:
-        origin = job.origin
-        if origin is None or tuple(cell_keys(job, environment)) == origin.keys:
-            continue
-        changes = [
-            change for change in changed_fields(origin.environment, environment) if not change.startswith(CARD_FIELDS)
-        ]
-        return "; ".join((changes or changed_files(job) or ["the model's files or benchmarker differ"])[:3])
-    return None
+    changes = (differences(job, environment) for job in jobs)
+    return next(("; ".join(found[:3]) for found in changes if found), None)
 
 
 def equip(

@@ -56,7 +56,7 @@ def measure_cell(
     except (UnsupportedError, WrongResultError, RankError) as error:
         kind, reason = error.kind, str(error)
     except Exception as error:
-        # Memory may run out in this process, or in that of an external engine, whose error then has the kind.
+        # Memory may run out in this process, or in that of an external engine, whose error then has an oom kind.
         if not device.is_out_of_memory(error) and error_kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
         kind, reason = error_kind_of(error, device), first_line(error)

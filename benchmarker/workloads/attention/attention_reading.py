@@ -80,7 +80,7 @@ def _fewer_bytes(timed: Timed) -> str:
 
 MIN_LENGTHS = 4  # Minimum number of lengths: a fit of three parameters passes through any three points.
 
-Times = Sequence[tuple[int, float]]  # Seconds of one call by length.
+Times = Sequence[tuple[int, float]]  # Pairs (length, seconds of one call).
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []
-    # If the batch shrinks while the length grows, the time shows no growth.
+    # In the other series, the batch shrinks while the length grows: their times do not show the growth.
     for line in (line for line in series if line.has_one_batch_size):
         for name, measured in _variants(line, rows):
             times = [(operation.length_of(row), row.latency.value) for row in measured if row.latency]

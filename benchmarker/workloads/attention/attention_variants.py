@@ -173,7 +173,7 @@ VARIANTS: dict[str, AttentionImplementation] = {
     "flex": AttentionImplementation(
         open=open_flex, kernels={"cuda": _TEMPLATE, "rocm": _TEMPLATE, "cpu": r"flex_attention|CompiledFxGraph"}
     ),
-    # torch chooses the backend; the table names it by its kernel.
+    # torch chooses the backend; the name of the kernel in the table shows which.
     "auto": AttentionImplementation(open=open_sdpa(None), kernels=ANY_KERNEL),
     "fa3": _flash_library(
         open=open_flash_library("FA3"),

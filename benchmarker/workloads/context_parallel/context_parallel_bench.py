@@ -160,7 +160,7 @@ class ContextParallelBench(Bench):
             work = partial(getattr(self._own, name), **arguments)
             if self._ranks is None:
                 return [work()]
-            # The time limit of a call follows from earlier calls of the same kind: a much longer call hangs.
+            # The time limit of a call follows from earlier calls of the same kind; a much longer call counts as hung.
             kind = f"{name} {point} {arguments.get('kind')} {arguments.get('work')} {arguments.get('calls')}"
             answer, answers = self._ranks.together({"do": name, "with": arguments}, work, kind=kind)
         except UnsupportedError:

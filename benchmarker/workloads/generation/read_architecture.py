@@ -153,7 +153,7 @@ def multiplied(module: nn.Module) -> int:
     """Return the number of a module's own weights that are multiplied: matrices, fused experts and convolutions."""
     if is_linear(module):
         return weights_of(module)
-    # In fused experts, weights have three dimensions, and a matrix is the bias of all experts.
+    # In fused experts, weights have three dimensions, and a matrix contains the biases of all experts.
     least = 3 if any(tensor.ndim == 3 for tensor in module.parameters(recurse=False)) else 2
     return sum(tensor.numel() for tensor in module.parameters(recurse=False) if tensor.ndim >= least)
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = ("procedure.profile", "procedure.profile_tokens", "procedure.energy", "procedure.limits")
 """Fields without a meaning for a server, which is another process."""
-LACKING = ("", "0", "0.0")  # Values of an axis that mean that a cell lacks it.
+LACKING = ("", "0", "0.0")  # Values by which a cell shows that it does not use an axis.
 TIMES = {
     "ttft": "seconds from the start of a request to its first token",
     "tpot": "(E2EL - TTFT) / (output tokens - 1) of a request",

@@ -126,7 +126,7 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
     caches: dict[str, list[str]] = defaultdict(list)
     for record in records:
-        # One layer is compiled for all layers only if the step is captured, so this is a GPU.
+        # The engine compiles one layer for all layers only if it captures the step, which requires a GPU.
         if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
             caches[record.variant.name].append(record.engine.setup_cache)
     variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]
@@ -141,7 +141,7 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
     """Return a caveat on variants whose greedy text differs between rounds, which indicates a change or randomness."""
     firsts: dict[tuple[str, str, CellKey], tuple[int, ...]] = {}
     others: dict[str, dict[CellKey, str]] = {}
-    # Only runs of a sweep: single runs may have been made with other settings or versions.
+    # Single runs are left out, because they may have been made with other settings or versions.
     for record in sorted((record for record in records if record.sweep), key=lambda each: each.moment):
         name = record.variant.name
         for key, cell in zip(keys_of(record), record.cells, strict=True):

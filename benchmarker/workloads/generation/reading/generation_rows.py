@@ -132,7 +132,7 @@ class GenerationRow(Row):
     weights: str = ""  # Quantization of weights, output layer and KV cache: `gptq lm_head=int8`.
     load_s: float | None = None
     setup_s: float | None = None
-    setup_cold_s: float | None = None  # Seconds of set-up with an empty compiler cache; `setup_warm_s`: a filled cache.
+    setup_cold_s: float | None = None  # Seconds of set-up with empty compiler cache; `setup_warm_s`: filled cache.
     setup_warm_s: float | None = None
     mbu: float | None = None  # Required bytes of a decode step / (TPOT * memory bandwidth).
     fits_cache: bool = False  # True if all bytes of a step fit in the device's last-level cache.

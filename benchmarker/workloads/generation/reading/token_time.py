@@ -43,7 +43,7 @@ from benchmarker.workloads.generation.record import (
 FEWEST_BITS = 5.5
 """Bits per weight of 4-bit quantization, scales and 16-bit output layer included: 5.3 to 5.6 for 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
-SHOWN_SHARE = 0.10  # Share of the prefill from which it is printed.
+SHOWN_SHARE = 0.10  # Smallest share of the prefill's time that is printed.
 SLOWED_FROM = 1.05  # Profiled / unprofiled time from which the profiler counts as slowing kernels.
 INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run at twice the rate of 16-bit products.
 
