@@ -57,9 +57,9 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
         job, by_name = sweep.jobs[variants[0]], {name: list[tuple[Path, RunRecord]]() for name in variants}
         for path, record in files:
             by_name.get(record.variant.name, []).append((path, record))
-        pending = [own for own in by_name.values() if not any(judging.is_done(record, job) for _, record in own)]
+        pending = [pairs for pairs in by_name.values() if not any(judging.is_done(record, job) for _, record in pairs)]
         if pending:
-            missing.append(Judgement(variants, tuple(own[-1][0].name for own in pending if own)))
+            missing.append(Judgement(variants, tuple(pairs[-1][0].name for pairs in pending if pairs)))
     return missing
 
 
