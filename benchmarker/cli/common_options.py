@@ -14,6 +14,10 @@ import typer
 from benchmarker.core.errors import BenchmarkerError
 
 Records = Annotated[list[Path], typer.Argument(help="Records, or folders of records.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(help="Variant to compare with.  \\[default: the sweep's, or each engine's unquantized one]"),
+]
 Force = Annotated[bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")]
 DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")]

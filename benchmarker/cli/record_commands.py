@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarker.cli.common_options import Force, Records, complete_columns
+from benchmarker.cli.common_options import Baseline, Force, Records, complete_columns
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import plural, slug
@@ -23,12 +23,7 @@ FORMATS = ("text", "markdown", "csv", "json")
 
 def compare(
     paths: Records,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="Variant that all speed-ups are relative to.  \\[default: the unquantized one in the same engine]"
-        ),
-    ] = None,
+    baseline: Baseline = None,
     whole: Annotated[bool, typer.Option("--all", help="Print every table, cell, caption and caveat.")] = False,
     columns: Annotated[
         str | None,
@@ -125,9 +120,7 @@ def explain(
     paths: Annotated[
         list[Path], typer.Argument(help="Records, folders of records, logs with profiler tables, or Chrome traces.")
     ],
-    baseline: Annotated[
-        str | None, typer.Option(help="Variant with which the others are compared.  \\[default: the sweep's, or fp16]")
-    ] = None,
+    baseline: Baseline = None,
     compare_tables: Annotated[
         bool, typer.Option("--compare", help="Show the profiler tables of a log side by side.")
     ] = False,
@@ -192,9 +185,7 @@ def report(
         Path | None, typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]")
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the charts as PNG files.")] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="Variant that speed-ups are relative to.  \\[default: the sweep's, or fp16]")
-    ] = None,
+    baseline: Baseline = None,
     force: Force = False,
 ) -> None:
     """Write the tables and charts of a comparison as one HTML page that needs no network.
