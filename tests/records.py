@@ -13,7 +13,7 @@ from benchmarker.report.compare import Comparison, explain_results
 from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts
 from benchmarker.schema.quality import Divergence, Quality
 from benchmarker.schema.record import DeviceFacts, Environment, Kernel, Memory, Missing, RunRecord
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import write_json
 from benchmarker.workloads.generation.record import (
     GenerationCell,
     GenerationProfile,
@@ -248,7 +248,7 @@ def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[Gene
 def save(folder: Path, *records: GenerationRecord) -> Path:
     """Write records as a sweep does, and return the folder."""
     for index, one in enumerate(records):
-        write_record(one, folder / f"{index:03}.json")
+        write_json(one, folder / f"{index:03}.json")
     return folder
 
 

@@ -24,7 +24,7 @@ from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Environment, RunRecord, SampleBase
-from benchmarker.schema.record_io import check_writable, write_record
+from benchmarker.schema.record_io import check_writable, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
 from benchmarker.workloads.session import Session
@@ -127,7 +127,7 @@ class Run(Session):
     def keep(self, **changes: Any) -> None:
         self.record = self.record.model_copy(update=changes)
         if self.record.cells or self.job.part or self.record.status == "complete":
-            write_record(self.record, self.path)
+            write_json(self.record, self.path)
 
     def ready(self) -> None:
         """Measure the device's limits if requested, and start counting memory growth; later calls do nothing."""

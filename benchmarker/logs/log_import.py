@@ -24,7 +24,7 @@ from benchmarker.logs.log_runs import QUANTS, Evidence, LoggedRun, find_runs, re
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import write_json
 from benchmarker.schema.registry import LOG_RECORD
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
@@ -107,7 +107,7 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     """Write each record to its own file, whose name is the same for every import of the log. Raises ResultsError."""
     paths = [folder / f"{record.run_id}-{slug(record.variant.name)}.json" for record in records]
     for record, path in zip(records, paths, strict=True):
-        write_record(record, path)
+        write_json(record, path)
     return paths
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import read_problem
 from benchmarker.schema.base import Plain, first_problem
-from benchmarker.schema.record_io import write_atomically
+from benchmarker.schema.record_io import write_json
 
 COMPLY_FILE = "comply.json"
 Outcome = Literal["passed", "failed", "disturbed", "not applicable"]
@@ -60,7 +60,7 @@ def not_applicable(check: str, reason: str, variant: str | None = None) -> Findi
 
 
 def write_findings(folder: Path, file: ComplyFile) -> None:
-    write_atomically(folder / COMPLY_FILE, file.model_dump_json(indent=1) + "\n")
+    write_json(file, folder / COMPLY_FILE)
 
 
 def read_findings(folder: Path) -> ComplyFile:

@@ -24,9 +24,9 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 UNFINISHED = ".benchmarker.tmp"  # Ending of a file that is being written. A resumed sweep removes such files only.
 
 
-def write_record(record: RunRecord, path: Path) -> None:
+def write_json(model: Plain, path: Path) -> None:
     """Replace the file in one step, so that a reader never sees half a record. Raises ResultsError."""
-    write_atomically(path, record.model_dump_json(indent=1) + "\n")
+    write_atomically(path, model.model_dump_json(indent=1) + "\n")
 
 
 def check_writable(folder: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state, with_host_load
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
-from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
+from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_json
 from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, judge_cells
@@ -196,7 +196,7 @@ class Attempt(Child):
 
     def save(self, record: RunRecord) -> None:
         if record != self.record:
-            write_record(record, self.path)
+            write_json(record, self.path)
         self.record = record
 
     def begin(self, pid: int) -> None:

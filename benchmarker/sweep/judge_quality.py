@@ -16,7 +16,7 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import Missing, RunRecord, status_words
-from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_record
+from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.retries import Fault, fault_of
@@ -54,12 +54,11 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
     files = sorted((file for file in collected if file[0].parent == sweep.folder), key=lambda file: file[1].started_at)
     missing = []
     for variants in groups:
-        job, by_name = sweep.jobs[variants[0]], {name: list[tuple[Path, RunRecord]]() for name in variants}
-        for path, record in files:
-            by_name.get(record.variant.name, []).append((path, record))
-        pending = [own for own in by_name.values() if not any(judging.is_done(record, job) for _, record in own)]
+        job = sweep.jobs[variants[0]]
+        by_variant = [[file for file in files if file[1].variant.name == name] for name in variants]
+        pending = [pairs for pairs in by_variant if not any(judging.is_done(record, job) for _, record in pairs)]
         if pending:
-            missing.append(Judgement(variants, tuple(own[-1][0].name for own in pending if own)))
+            missing.append(Judgement(variants, tuple(pairs[-1][0].name for pairs in pending if pairs)))
     return missing
 
 
@@ -91,7 +90,7 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
         sweep.progress.failures.append(failure)
     changes = judging.changes(job, judged, missing)
     for path in (sweep.folder / name for name in judgement.records):
-        write_record(read_record(path).model_copy(update=changes), path)
+        write_json(read_record(path).model_copy(update=changes), path)
 
 
 class JudgingChild(Child):

@@ -28,15 +28,7 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.config_io import find_config
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.record_io import (
-    LOCK_OWNER,
-    SWEEP_FILE,
-    UNFINISHED,
-    read_record,
-    record_paths,
-    write_atomically,
-    write_record,
-)
+from benchmarker.schema.record_io import LOCK_OWNER, SWEEP_FILE, UNFINISHED, read_record, record_paths, write_json
 
 if TYPE_CHECKING:
     from benchmarker.sweep.request import SweepRequest
@@ -143,10 +135,6 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
         raise ResultsError(f"{path}: {first_problem(error, SweepFile)}") from error
 
 
-def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
-    write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
-
-
 def latest_sweep(results: Path, config: Path) -> Path | None:
     """Find the last sweep of this config in `results/<device>/<model>`; None if there is none."""
     sweeps = []
@@ -168,7 +156,7 @@ def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) ->
             write_job(job, folder)
     # Written last, because a sweep can be resumed if this file exists.
     if request.file != request.before:
-        write_sweep_file(folder, request.file)
+        write_json(request.file, folder / SWEEP_FILE)
 
 
 def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], is_watched: bool) -> ReusableCells:
@@ -241,7 +229,7 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
         valid = (cell for cell in cells if cell.status == "ok" and len(cell.samples) == runs)
         usable = {positions[cell.key]: cell for cell in valid if cell.key in positions}
         if usable and record != saved:
-            write_record(record, path)
+            write_json(record, path)
         yield FoundRecord(path, record, usable)
 
 

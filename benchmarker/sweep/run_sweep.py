@@ -19,13 +19,13 @@ from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.core.process import sigterm_interrupts
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
-from benchmarker.schema.record_io import read_order
+from benchmarker.schema.record_io import SWEEP_FILE, read_order, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
-from benchmarker.sweep.resume import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.sweep.resume import ReusableCells, SweepFile, find_reusable, locked, open_folder
 from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.sweep_plan import Schedule, Task, enough_rounds, local_numbers, missing_tasks, without_given_up
 from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
@@ -150,7 +150,7 @@ class Loop:
             more = self._rounds_after(rounds, file)
             if more == rounds:
                 break
-            write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
+            write_json(file.model_copy(update={"rounds": more}), sweep.folder / SWEEP_FILE)
             tasks = missing_tasks(sweep.jobs, range(rounds, more), file.seed, finished=reusable.finished)
             rounds = more
         self._report_left_out(rounds)
@@ -196,8 +196,8 @@ class Loop:
         if request.settings.resume:
             cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
             schedule = self._sweep.schedule
-            left = schedule.duration(tasks, schedule.judgements)
-            forecast = f"; first guess: {left} to go" if tasks or schedule.judgements else ""
+            remaining = schedule.duration(tasks, schedule.judgements)
+            forecast = f"; first guess: {remaining} to go" if tasks or schedule.judgements else ""
             self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
         self._sweep.progress.profiled |= reusable.profiled
         for (_, variant, position), cell in reusable.finished.items():

@@ -121,7 +121,7 @@ class Schedule:
         """Number of processes of each of the latest tasks: more than one if a cell was measured again."""
         self._once_s: list[float] = []
         self._records: dict[str, tuple[float, RunRecord]] = {}
-        """Start and record of each variant's first undisturbed process that measured a cell."""
+        """Start and record of each variant's first process that measured a cell, if possible an undisturbed one."""
         self._judging_ratios: list[float] = []
         self._left: list[Task] = []
         self._begun = 0
@@ -152,11 +152,10 @@ class Schedule:
         ratio = seconds / len(processes) / (self._guesses_s[variant] * task.share)
         self._ratios.setdefault(variant, []).append(ratio)
         self._processes.append(len(processes))
-        quiet = [process for process in processes if not process[2].is_disturbed]
-        for started, _, record in quiet:
-            if record.cells:
-                self._records.setdefault(variant, (started, record))
-        if len(quiet) == len(processes):
+        if variant not in self._records or self._records[variant][1].is_disturbed:
+            quiet = ((start, other) for start, _, other in processes if other.cells and not other.is_disturbed)
+            self._records[variant] = next(quiet, (started, record))
+        if not any(record.is_disturbed for _, _, record in processes):
             self._quiet_ratios.setdefault(variant, []).append(ratio)
 
     def seconds(self, tasks: Sequence[Task], *, is_quiet: bool = False) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarker.schema.record import Kernel
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import write_json
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, profile, record, sample
 
@@ -43,7 +43,7 @@ def main() -> int:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     with tempfile.TemporaryDirectory() as folder:
         for index, one in enumerate(records(count)):
-            write_record(one, Path(folder, f"{index:04}.json"))
+            write_json(one, Path(folder, f"{index:04}.json"))
         size_bytes = sum(path.stat().st_size for path in Path(folder).iterdir())
         times = [_timed(folder) for _ in range(3)]
     print(f"{count} records, {size_bytes / 2**20:.1f} MiB: {min(times):.2f} s (best of 3), limit {LIMIT_S} s")

@@ -16,8 +16,8 @@ from benchmarker.engines.base import PrefillScores, Scores
 from benchmarker.hardware.device import CpuDevice, find_device
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, write_findings
-from benchmarker.schema.record_io import RUN_ORDER
-from benchmarker.sweep.resume import SweepFile, write_sweep_file
+from benchmarker.schema.record_io import RUN_ORDER, SWEEP_FILE, write_json
+from benchmarker.sweep.resume import SweepFile
 from benchmarker.sweep.sweep_plan import order
 from benchmarker.workloads.generation.prompts import Prompt, inputs_sha256
 from benchmarker.workloads.generation.spec import Point
@@ -303,7 +303,7 @@ def line(number, variant, start, end):
 def sweep_folder(tmp_path, lines):
     names = ("a", "b", "c")
     file = SweepFile(config="c.yaml", arguments=(), variants=names, rounds=2, seed=1, started_at="2026-01-01")
-    write_sweep_file(tmp_path, file)
+    write_json(file, tmp_path / SWEEP_FILE)
     (tmp_path / RUN_ORDER).write_text("".join(lines), encoding="utf-8")
     return tmp_path
 

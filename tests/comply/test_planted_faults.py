@@ -13,7 +13,7 @@ from benchmarker.comply import run_checks
 from benchmarker.comply.folder_checks import check_order
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.measure import clock
-from benchmarker.schema.record_io import collect, write_record
+from benchmarker.schema.record_io import collect, write_json
 from tests import records
 from tests.faults.stage import Stage
 from tests.jobs import job_of
@@ -163,7 +163,7 @@ def test_shuffled_pairs_fail(tmp_path):
     assert order_of(stage).outcome == "passed"
     for path, record in collect([stage.results]).files:
         if record.variant.name == "b":
-            write_record(record.model_copy(update={"round": 1 - record.round}), path)
+            write_json(record.model_copy(update={"round": 1 - record.round}), path)
     found = order_of(stage)
     assert found.outcome == "failed"
     assert found.text.startswith("no process of round ")

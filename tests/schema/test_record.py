@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.schema.record_io import read_record, write_json
 from tests.records import cell, failed_cell, profile, record, sample
 
 
@@ -30,7 +30,7 @@ def edited(path: Path, **changes: object) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    write_record(record("int8", options={"group_size": 64, "symmetric": True}), tmp_path / "int8.json")
+    write_json(record("int8", options={"group_size": 64, "symmetric": True}), tmp_path / "int8.json")
     return tmp_path / "int8.json"
 
 
@@ -42,7 +42,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
         options={"kernel": "exllama_v2", "bits": 4, "desc_act": False, "damp": 0.1, "none": None},
         profile=profile(),
     )
-    write_record(written, tmp_path / "results" / "new" / "gptq.json")
+    write_json(written, tmp_path / "results" / "new" / "gptq.json")
     assert read_record(tmp_path / "results" / "new" / "gptq.json") == written
 
 
@@ -115,7 +115,7 @@ def test_a_full_disk_keeps_the_old_record_and_leaves_nothing_behind(path, monkey
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ResultsError) as caught:
-        write_record(record("fp16"), path)
+        write_json(record("fp16"), path)
 
     assert str(caught.value) == f"{path}: not saved: {remedy}"
     assert path.read_text() == before
@@ -124,7 +124,7 @@ def test_a_full_disk_keeps_the_old_record_and_leaves_nothing_behind(path, monkey
 
 def test_a_file_where_the_folder_should_be_is_said(path):
     with pytest.raises(ResultsError, match=r"int8\.json/fp16\.json: not saved: part of the path is a file"):
-        write_record(record("fp16"), path / "fp16.json")
+        write_json(record("fp16"), path / "fp16.json")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.execution.single_run import Run
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import write_json
 from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
 from tests.jobs import read_job
@@ -77,7 +77,7 @@ def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(
         status = {"status": "ok"} if worked else {"status": "oom_gpu", "error_kind": "oom_gpu", "reason": "too large"}
         kind = type(template).model_fields["cells"].annotation.__args__[0]
         record = template.model_copy(update={"cells": (kind(**cell, **status),), "status": "complete"})
-        write_record(record, path)
+        write_json(record, path)
         assert job.procedure.runs == 1
         return record
 

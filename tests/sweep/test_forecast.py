@@ -242,14 +242,15 @@ def test_a_disturbed_attempt_widens_the_forecast_and_an_undisturbed_one_narrows_
     assert schedule.duration(rest[8:], []) == approximate_duration(quiet_s)
 
 
-def test_quality_is_guessed_from_an_undisturbed_process_and_the_load() -> None:
+def test_quality_is_guessed_from_a_process_of_the_variant_if_possible_an_undisturbed_one() -> None:
     schedule = Schedule({"a": job_of()}, shared_imports=False, load_per_core=4.0)
     bad = records.cell(status="invalid", error_kind="disturbed", reason="other programs")
     disturbed = records.record("a", cells=(bad,), opened_at=500.0)
-    schedule.learn(Task(0, "a", (0,), 1.0), [(0.0, 900.0, disturbed)])
     # A job without quality takes 60 s besides its start of 20 s.
     assert schedule.judging_s([("a",)]) == 80.0
     assert schedule.duration([], [("a",)]) == "about 1 min to 7 min"
+    schedule.learn(Task(0, "a", (0,), 1.0), [(0.0, 900.0, disturbed)])
+    assert schedule.duration([], [("a",)]) == "about 9 min"
     schedule.learn(Task(1, "a", (0,), 1.0), [(0.0, 90.0, records.record("a", opened_at=10.0))])
     assert schedule.judging_s([("a",)]) == 70.0
     schedule.learn_judgement(("a",), 140.0)

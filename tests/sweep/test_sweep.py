@@ -17,7 +17,7 @@ from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
-from benchmarker.schema.record_io import LOCK_OWNER, UNFINISHED, read_record, write_record
+from benchmarker.schema.record_io import LOCK_OWNER, UNFINISHED, read_record, write_json
 from benchmarker.sweep.request import Options, Settings, SweepRequest, chosen, make_request, read_config, rounds_of
 from benchmarker.sweep.resume import LOCK, SweepFile, locked
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
@@ -306,7 +306,7 @@ def test_a_cell_with_too_few_samples_is_not_reused(tmp_path: Path) -> None:
     (path,) = stage.results.glob("a-*.json")
     record = read_record(path)
     (cell,) = record.cells
-    write_record(record.model_copy(update={"cells": (cell.model_copy(update={"samples": cell.samples[:1]}),)}), path)
+    write_json(record.model_copy(update={"cells": (cell.model_copy(update={"samples": cell.samples[:1]}),)}), path)
     stage.sweep(resume=True)
     assert "0 of 1 cells are there already" in stage.printed
 

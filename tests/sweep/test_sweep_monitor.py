@@ -14,7 +14,7 @@ import pytest
 from benchmarker.hardware.gpu import GpuState, NvidiaGpu
 from benchmarker.hardware.monitor import Monitor, conditions_of, find_monitor, why_invalid
 from benchmarker.schema.record import Conditions
-from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.schema.record_io import read_record, write_json
 from tests import records
 from tests.fakes import FakeGpu
 from tests.faults.stage import Stage
@@ -297,7 +297,7 @@ def test_of_a_record_that_was_judged_in_part_the_rest_is_no_longer_counted(tmp_p
     (path,) = stage.results.glob("a-*.json")
     record = read_record(path)
     first, second = record.cells
-    write_record(record.model_copy(update={"cells": (first, second.model_copy(update={"conditions": None}))}), path)
+    write_json(record.model_copy(update={"cells": (first, second.model_copy(update={"conditions": None}))}), path)
     assert stage.sweep(resume=True) == []
     assert "1 of 2 cells are there already" in stage.printed
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "invalid"), (0, "a", 100, "ok")]

@@ -24,7 +24,7 @@ from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema import registry
 from benchmarker.schema.record import Demand, Limits, Memory, RunRecord, VariantFacts
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import write_json
 from tests.cli.test_cli import typed
 from tests.records import compare_records, environment, record
 
@@ -133,7 +133,7 @@ def sweep(folder: Path, bunk_s: float = 0.02) -> Path:
     for number, drift in enumerate((1.0, 1.01, 0.99)):
         for name, middle_s in (("bed", 0.01), ("bunk", bunk_s)):
             times = [drift * middle_s * share for share in (0.999, 1.0, 1.001, 1.002)]
-            write_record(nap(name, times, number), folder / f"{name}-{number}.json")
+            write_json(nap(name, times, number), folder / f"{name}-{number}.json")
     return folder
 
 
@@ -212,7 +212,7 @@ def test_its_page_has_the_charts_that_apply(tmp_path):
 def test_a_chart_gives_a_wide_interval_in_the_unit_of_the_metric(tmp_path):
     for number, drift in enumerate((1.0, 1.5, 2.5)):
         for name, drift_of in (("bed", 1.0), ("bunk", drift)):
-            write_record(nap(name, [0.02 * drift_of] * 4, number), tmp_path / "a" / f"{name}-{number}.json")
+            write_json(nap(name, [0.02 * drift_of] * 4, number), tmp_path / "a" / f"{name}-{number}.json")
     comparison = compare(tmp_path / "a")
     speed, *_ = registry.workload_of(comparison.workload).charts(comparison)
     assert speed.note.endswith("Without a number: bunk: wide [0.01029, 0.10069].")
@@ -253,7 +253,7 @@ def test_a_formula_that_the_rows_do_not_follow_is_found(tmp_path, monkeypatch):
 
 def test_records_of_two_workloads_do_not_stand_in_one_table_even_by_force(tmp_path):
     folder = sweep(tmp_path / "a")
-    write_record(record("fp16"), folder / "fp16.json")
+    write_json(record("fp16"), folder / "fp16.json")
     with pytest.raises(ResultsError, match="workload is sleeping in 6 records and generation in 1") as error:
         compare(folder, force=True)
     assert "\n" not in str(error.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.schema.record import Limits
-from benchmarker.schema.record_io import collect, write_record
+from benchmarker.schema.record_io import collect, write_json
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, demand_of
 from benchmarker.workloads.mixers.mixers_reading import timed_mixer
 from benchmarker.workloads.mixers.record import (
@@ -73,7 +73,7 @@ def written(tmp_path):
                     cells=tuple(cell(mixer, subject, point, base_s * (1 + 0.02 * number)) for point in points),
                     reproduce="benchmarker run mixers",
                 )
-                write_record(record, tmp_path / f"{mixer.name}-{number}.json")
+                write_json(record, tmp_path / f"{mixer.name}-{number}.json")
     return tmp_path
 
 

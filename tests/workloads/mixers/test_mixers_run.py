@@ -15,7 +15,7 @@ from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.record_io import collect, write_record
+from benchmarker.schema.record_io import collect, write_json
 from benchmarker.workloads.mixers.mixer import (
     GATED_DELTA,
     LINEAR,
@@ -244,7 +244,7 @@ def test_mixers_are_compared_with_the_best_softmax_and_not_with_the_baseline(tmp
             timed("quick", "softmax", {1024: 1.0, 2048: 4.0, 4096: 16.0, 8192: 64.0}, number),
             timed("mixer", "linear", {1024: 2.0, 2048: 4.5, 4096: 9.0, 8192: 18.0}, number),
         ):
-            write_record(record, tmp_path / f"{record.variant.name}-{number}.json")
+            write_json(record, tmp_path / f"{record.variant.name}-{number}.json")
     text = to_markdown(compare([tmp_path], baseline="slow"))
     crossing = "mixer is faster than the best softmax from between 2,048 and 4,096 positions on (quick at 4,096)"
     assert f"- forward, batch of 1: {crossing}." in text

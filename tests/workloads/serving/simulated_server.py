@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarker.schema.model import ModelFacts
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import write_json
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.record import (
     Load,
@@ -134,5 +134,5 @@ def measured(
 
 def save(folder: Path, *records: ServingRecord) -> Path:
     for record in records:
-        write_record(record, folder / f"{record.run_id.replace(' ', '-')}.json")
+        write_json(record, folder / f"{record.run_id.replace(' ', '-')}.json")
     return folder
