@@ -248,10 +248,7 @@ class Contrast:
         return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))
 
     def sentence(self, unsure: Collection[str | None] = UNSURE) -> str:
-        """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`.
-
-        Verdicts in `unsure` are added in brackets.
-        """
+        """Return `int8 is 1.64x slower than fp16 (same): -6.6 ms/token matrix products`, with verdicts in `unsure`."""
         unit, baseline = self.variant.unit, plain_line(self.baseline.variant)
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (

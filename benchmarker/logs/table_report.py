@@ -16,14 +16,7 @@ from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, p
 from benchmarker.explain.phases import Conversion, Phase, table_conversion, table_phase, unpacking
 from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.explain.waterfall import Bound
-from benchmarker.profiling.kernel_categories import (
-    CATEGORIES,
-    UNKNOWN_LIMIT,
-    Category,
-    category,
-    is_float32,
-    seconds_by_category,
-)
+from benchmarker.profiling.kernel_categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.profiling.profile_table import KernelLine, kernel_code, kernel_lines
 
@@ -73,11 +66,10 @@ def report_on(table: ProfilerTable) -> TableReport | None:
     phase, conversion = table_phase(table, tokens=1), table_conversion(table)
     if not phase.categories:
         return None
-    if table.by == "cpu":
-        # The printed total contains the operators that only create views, and annotations.
-        views_s = seconds_by_category((kernel.name, kernel.total_s) for kernel in phase.kernels).get("bookkeeping", 0.0)
-        host: dict[Category, float] = {"bookkeeping": views_s + table.outside_s} if views_s + table.outside_s else {}
-        phase = replace(phase, categories=phase.categories | host)
+    # The printed total of a CPU contains the operators that only create views, and annotations.
+    views = [kernel.total_s for kernel in phase.kernels if category(kernel.name) == "bookkeeping"]
+    if phase.by == "cpu" and (host_s := sum(views) + table.outside_s):
+        phase = replace(phase, categories={**phase.categories, "bookkeeping": host_s})
     is_enough = table.known_total_s is not None and (table.not_listed_share or 0.0) <= 1 - ENOUGH
     bounds = bound_of_kernels(unpacking(phase, conversion)) if is_enough else ()
     return TableReport(table, phase, bounds, conversion)

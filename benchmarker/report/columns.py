@@ -270,10 +270,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
 
 
 def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
-    """Return the table of the ranking's rows, with at most nine columns and the leader in bold.
-
-    `without_why`: note of a table in which no row has a reason for its speed.
-    """
+    """Return the table of the ranking's rows. `without_why`: note of a table in which no row has a reason."""
     rows = ranking.rows
     leader = ranking.leader.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""

@@ -81,27 +81,24 @@ def _beside(
 
 
 def _with_noise_floor(row: GenerationRow, judged: Sequence[GenerationRow]) -> GenerationRow:
-    """Return the row with the larger noise: its own, or the divergence of the unquantized model's decode step from
-    itself, as measured in the row's engine or else in another engine."""
+    """Return the row with the largest noise: of its record, or of the unquantized model's step in the same engine."""
     if row.quality is None:
         return row
-    floors = [
-        (floor.engine != row.engine, floor.quality.against)
-        for floor in judged
-        if floor.quality
-        and floor.quality.is_baseline
-        and (floor.quality.measured_on, floor.quality.path) == (row.quality.measured_on, row.quality.path)
-    ]
-    _, noise = min(floors, key=lambda floor: floor[0], default=(True, row.quality.noise))
-    largest = max(row.quality.noise, noise, key=lambda divergence: divergence.kl_mean)
-    return replace(row, quality=row.quality.model_copy(update={"noise": largest}))
+    same = [each.quality for each in judged if each.is_noise and each.quality and each.engine == row.engine]
+    noises = [each.against for each in same if _scored_like(each, row.quality)]
+    noise = max([row.quality.noise, *noises], key=lambda divergence: divergence.kl_mean)
+    return replace(row, quality=row.quality.model_copy(update={"noise": noise}))
+
+
+def _scored_like(quality: Quality, other: Quality) -> bool:
+    # Quality of a prefill is not comparable with quality of a decode step, the computation that is timed.
+    return (quality.measured_on, quality.path) == (other.measured_on, other.path)
 
 
 def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:
     if row.quality is None or standard is None:
         return row
-    # Quality of a prefill is not comparable with quality of a decode step, the computation that is timed.
-    if row.quality.measured_on != standard.measured_on or row.quality.path != standard.path:
+    if not _scored_like(row.quality, standard):
         return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
     if row.quality.top_k != standard.top_k:
         # Divergences depend on the number of likeliest tokens that are compared; perplexities do not.

@@ -72,7 +72,7 @@ def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Ch
         f"Speed against quality at {cell_words(able[0].cell)}",
         "Quality is how far a variant's predictions are from the baseline's, which is at 0 itself. "
         f"{front_note(rows, able)}",
-        draw_against(able, looks, lambda row: 0.0 if row.is_noise_floor else row.kl_divergence or 0.0, horizontal),
+        draw_against(able, looks, lambda row: 0.0 if row.is_noise else row.kl_divergence or 0.0, horizontal),
     )
 
 

@@ -50,14 +50,6 @@ class GenerationKey(CellKey):
         return ", ".join(words)
 
     @property
-    def short_words(self) -> str:
-        batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
-        text = f" text {self.text + 1}" if self.text else ""
-        text += " distinct prompts" if self.has_distinct_prompts else ""
-        depth = f"{self.depth} + " if self.depth else ""
-        return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
-
-    @property
     def size(self) -> float:
         return float(self.batch_size * (self.depth + self.prompt_tokens + self.new_tokens))
 
@@ -159,7 +151,7 @@ class GenerationRow(Row):
         return is_unquantized(self.weights, self.quantized_fraction)
 
     @property
-    def is_noise_floor(self) -> bool:
+    def is_noise(self) -> bool:
         """True for the unquantized baseline: the divergence is that of the model from itself."""
         return self.quality is not None and self.quality.is_baseline
 

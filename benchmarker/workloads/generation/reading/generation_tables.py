@@ -79,12 +79,8 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
         *energy(rows),
         *number_columns(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_divergence(rows),
-        *number_columns(rows, "top-1 agreement", _top1_agreement, percent),
+        *number_columns(rows, "top-1 agreement", lambda row: None if row.is_noise else row.top1_agreement, percent),
     ]
-
-
-def _top1_agreement(row: GenerationRow) -> float | None:
-    return None if row.is_noise_floor else row.top1_agreement
 
 
 def _reserved(rows: Sequence[GenerationRow]) -> Columns:
@@ -113,7 +109,7 @@ def _setup(rows: Sequence[GenerationRow]) -> Columns:
 
 def _divergence(rows: Sequence[GenerationRow]) -> Columns:
     def text(row: GenerationRow) -> str:
-        if row.kl_divergence is None or row.is_noise_floor:
+        if row.kl_divergence is None or row.is_noise:
             return MISSING
         if row.quality and not row.quality.is_distinguishable:
             return INDISTINGUISHABLE
@@ -134,7 +130,7 @@ def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
 
 def quality_words(row: GenerationRow) -> str:
     """Return `KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or the reason why the quality is unknown."""
-    if row.quality and row.is_noise_floor:
+    if row.quality and row.is_noise:
         return f"perplexity {decimal(row.quality.perplexity)}"
     if row.quality and row.kl_divergence is not None:
         return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
