@@ -35,6 +35,7 @@ class GpuState:
     processes: int | None = None
 
 
+NVML = "pynvml", "nvmlInit", "NVMLError"
 REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
 """Throttle reasons by bit of nvmlClocksEventReason* (nvml.h). Other bits, such as idle, do not lower the clocks."""
 VIOLATIONS = {"power_cap": 0, "thermal": 1, "reliability": 5}
@@ -241,7 +242,7 @@ def _text(answer: Any | None) -> str | None:
 
 def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
     """Return the GPU or MIG slice of a UUID, `GPU-...`, `MIG-...` or CUDA's digits alone; None if there is none."""
-    if nvml := _open_nvml():
+    if nvml := _opened(*NVML):
         # CUDA gives the digits of the slice if a GPU is sliced (MIG); NVML requires the prefix.
         for name in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
             with contextlib.suppress(nvml.NVMLError):
@@ -278,7 +279,7 @@ def recorded_gpu(facts: DeviceFacts) -> Gpu | None:
 def all_gpus() -> tuple[Gpu, ...]:
     """Return every GPU that a driver library lists, usable by torch or not; NVIDIA's first."""
     nvidia: list[NvidiaGpu] = []
-    if nvml := _open_nvml():
+    if nvml := _opened(*NVML):
         with contextlib.suppress(nvml.NVMLError):
             nvidia = [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount())]
     return (*nvidia, *_amd_gpus())
@@ -303,10 +304,6 @@ def _opened(module: str, start: str, error: str) -> Any | None:
     except getattr(library, error):
         return None
     return library
-
-
-def _open_nvml() -> Any | None:
-    return _opened("pynvml", "nvmlInit", "NVMLError")
 
 
 def has_amd_driver() -> bool:

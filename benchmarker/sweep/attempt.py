@@ -171,8 +171,7 @@ class Attempt(Child):
     def _complete(self, decision: Decision, fault: Fault | None) -> RunRecord:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
         blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
-        imports = {"forked": self.sweep.settings.shared_imports}
-        before = self.record or blank.model_copy(update=self._place | imports)
+        before = self.record or blank.model_copy(update={**self._place, "forked": self.sweep.settings.shared_imports})
         cells = tuple(map(self._judged, before.cells))
         self.measured = dict(zip(self.cells, cells, strict=False))
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
