@@ -225,7 +225,7 @@ def kept_apart(records: Sequence[RunRecord], key: CellKey) -> list[dict[str, str
         for record in records
     ]
     values = {name: {each[name] for each in properties} for name in properties[0]}
-    differing = [name for name, found in values.items() if len(found - {None} if name in optional else found) > 1]
+    differing = [name for name, choices in values.items() if len(choices - {None} if name in optional else choices) > 1]
     return [{name: each[name] for name in differing} for each in properties]
 
 

@@ -308,7 +308,7 @@ def hosts() -> int:
 
 
 def agent_store() -> Store:
-    """Connect to torchrun's store. Rank 0 is its server if torchrun's agent is not."""
+    """Connect to the store of torchrun's processes. Rank 0 serves it if torchrun's agent does not."""
     is_server = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     return Store(int(os.environ["MASTER_PORT"]), is_server=is_server)
 

@@ -212,7 +212,7 @@ def packed_tensors(
     """Return the tensors of one layer with random codes.
 
     Args:
-        zeros: Words with the zero points, which are repeated along the outputs; None for random zero points.
+        zeros: Packed int32 words of zero points, repeated for every group and output; None: random zero points.
     """
     name, outputs, scale = linear.name, linear.out_features, linear.std / deviation(bits)
 

@@ -157,7 +157,7 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
     for sweep in dict.fromkeys(row.sweep for row in rows if row.speed_up):
         sweeps[_reference_words([row for row in rows if row.sweep == sweep])].append(sweep)
     if len(sweeps) > 1:
-        return [f"Speed-up is relative to {listed(f'{words} in {listed(of)}' for words, of in sweeps.items())}."]
+        return [f"Speed-up is relative to {listed(f'{words} in {listed(names)}' for words, names in sweeps.items())}."]
     within = " of the same sweep" if any(row.sweep for row in rows) else ""
     return [f"Speed-up is relative to {words}{within}." for words in sweeps]
 

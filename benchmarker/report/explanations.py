@@ -34,7 +34,7 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
             owners[fact].append(each.variant)
     shared = {fact: names for fact, names in owners.items() if len(names) > 1}
     # A single variant has its reason and advice below.
-    said = comparison.reasons if len(comparison.explained) > 1 else ()
+    printed = comparison.reasons if len(comparison.explained) > 1 else ()
     verdicts = {row.call.verdict for row in comparison.rows if row.call}
     untested = f" ({NOT_TESTED})" if verdicts == {NOT_TESTED} else ""
     unsure = set(UNSURE) - verdicts if untested else UNSURE
@@ -47,26 +47,26 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
         f"When it has paid for itself{if_real}": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),
     }
     return [
-        bullets(said),
+        bullets(printed),
         bullets(workload.header(comparison.records)),
         *(_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)),
         SHARES_ARE if explained else "",
         bullets(fact if len(names) == len(explained) else f"{listed(names)}: {fact}" for fact, names in shared.items()),
-        *(block for explanation in explained for block in _variant(explanation, shared, said)),
+        *(block for explanation in explained for block in _variant(explanation, shared, printed)),
         *(
             block
             for title, sentences in sections.items()
             if sentences
             for block in (bold(title), bullets(f"{sentence}." for sentence in sentences))
         ),
-        bullets(filter(None, (_not_explained(each, said) for each in missing))),
+        bullets(filter(None, (_not_explained(each, printed) for each in missing))),
     ]
 
 
-def _not_explained(unexplained: NotExplained, said: Sequence[str]) -> str:
+def _not_explained(unexplained: NotExplained, printed: Sequence[str]) -> str:
     proof, why = unexplained.proof, _why_not(unexplained)
     facts = [*map(bold, proof.warnings), *proof.lines] if proof else []
-    if any(why in reason for reason in said):
+    if any(why in reason for reason in printed):
         return f"{plain_line(unexplained.variant)}, as loaded: {'; '.join(facts)}." if facts else ""
     loaded = f" What was loaded: {'; '.join(facts)}." if facts else ""
     return f"{plain_line(unexplained.variant)} {why}{loaded}"
@@ -165,11 +165,11 @@ def _waterfall_texts(
     ]
 
 
-def _variant(explanation: Explanation, shared: Container[str], said: Sequence[str]) -> list[Block]:
-    """Return a variant's facts without `shared`, after the verdict if `said`, the reasons above, is empty."""
+def _variant(explanation: Explanation, shared: Container[str], printed: Sequence[str]) -> list[Block]:
+    """Return a variant's facts without `shared`, after the verdict if no reason is `printed` above."""
 
     def is_new(fact: str) -> bool:
-        return fact not in shared and not any(fact in reason for reason in said)
+        return fact not in shared and not any(fact in reason for reason in printed)
 
     verdict, facts = explanation.verdict, []
     if explanation.ceiling:
@@ -180,7 +180,7 @@ def _variant(explanation: Explanation, shared: Container[str], said: Sequence[st
     facts += filter(is_new, explanation.notes)
     form = f" ({', '.join(map(plain_line, explanation.form.values()))})" if explanation.form else ""
     head = f"{bold(plain_line(explanation.variant))}{form}"
-    if said:
+    if printed:
         facts = [*filter(is_new, verdict.details), *facts]
         return [head, bullets(facts)] if facts else []
     return [f"{head} is bound by {bold(verdict.bound)}: {verdict.reason} {verdict.advice}", bullets(facts)]

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarker.comparison.comparable import kept_apart
 from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of, shown_value
+from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, near_miss
 from benchmarker.core.formatting import MISSING, plural
-from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.core.tables import Column, Sheet, Text, plain_line
 from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.record_io import Collected
 
@@ -70,7 +70,7 @@ def variants_sheet(collected: Collected) -> Sheet:
     runs = Counter(name for name, _ in {(record.variant.name, record.sweep or record.run_id) for record in ordered})
     columns = [
         Column[str]("variant", lambda name: name, "left"),
-        Column[str]("runs", lambda name: str(runs[name]), sort=runs.get),
+        Column[str]("runs", lambda name: str(runs[name])),
         Column[str]("newest", lambda name: _minute(newest[name]), "left"),
     ]
     return Sheet("Variants with saved runs (benchmarker history VARIANT)", columns, sorted(runs))
@@ -90,22 +90,18 @@ def _property_column(name: str, pasts: Sequence[Past]) -> Column[Past]:
     shared = set.intersection(*map(set, parts.values()))
 
     def text(past: Past) -> str:
-        return ", ".join(part for part in parts[past.properties[name]] if part not in shared) or MISSING
+        differing = ", ".join(part for part in parts[past.properties[name]] if part not in shared)
+        return Text(plain_line(differing, longest=300)) or MISSING
 
     return Column(name, text, "left")
 
 
 def _sheet(subject: Sequence[str], pasts: Sequence[Past]) -> Sheet:
-    row, metric = pasts[0].row, pasts[0].row.ranking
+    row = pasts[0].row
     columns = [
         Column[Past]("when", lambda past: _minute(past.record.started_at), "left"),
-        Column[Past](
-            metric.heading,
-            lambda past: past.row.pace_spread,
-            sort=lambda past: shown_value(past.row.pace),
-            is_more_better=metric.better == "higher",
-        ),
-        Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),
+        Column[Past](row.ranking.heading, lambda past: past.row.pace_spread),
+        Column[Past]("processes", lambda past: str(past.row.processes)),
         *(_property_column(name, pasts) for name in pasts[0].properties if name != "torch"),
         Column[Past]("torch", lambda past: past.record.environment.packages.get("torch", MISSING), "left"),
         Column[Past]("commit", lambda past: (past.record.environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
@@ -113,6 +109,8 @@ def _sheet(subject: Sequence[str], pasts: Sequence[Past]) -> Sheet:
     ]
     if any(map(_disturbances, pasts)):
         columns.insert(2, Column[Past]("conditions", _disturbances, "left"))
-    words = [plain_line(word) for word in dict.fromkeys(subject) if word not in (row.variant, "no options")]
+    words = [
+        plain_line(word, longest=300) for word in dict.fromkeys(subject) if word not in (row.variant, "no options")
+    ]
     title = f"{row.variant} at {cell_words(row.cell)}: {', '.join(words)}, {plural(len(pasts), 'run', 'runs')}"
     return Sheet(title, columns, pasts)

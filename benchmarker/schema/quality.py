@@ -152,7 +152,7 @@ class Quality(Plain):
 
     @property
     def why_failed(self) -> str | None:
-        """Return why tables show no speed of a variant with these predictions; None if they show it."""
+        """Return why these predictions count as wrong, so that tables hide the variant's speed; None if not wrong."""
         if self.against.ln_ratio <= math.log(FAILED_RATIO):
             return None
         return (

@@ -56,9 +56,9 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
     for variants in groups:
         job = sweep.jobs[variants[0]]
         by_variant = [[file for file in files if file[1].variant.name == name] for name in variants]
-        pending = [own for own in by_variant if not any(judging.is_done(record, job) for _, record in own)]
+        pending = [pairs for pairs in by_variant if not any(judging.is_done(record, job) for _, record in pairs)]
         if pending:
-            missing.append(Judgement(variants, tuple(own[-1][0].name for own in pending if own)))
+            missing.append(Judgement(variants, tuple(pairs[-1][0].name for pairs in pending if pairs)))
     return missing
 
 

@@ -88,11 +88,11 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
     folder = word or settings.output or (latest_sweep(RESULTS, path) if settings.resume else None)
     before, notes = _before(path, folder) if settings.resume else (None, ())
     if before and before.settings:
-        kept = {name: value for name, value in before.settings if getattr(settings, name) == getattr(Settings, name)}
+        changes = {name: value for name, value in before.settings if getattr(settings, name) == getattr(Settings, name)}
         if settings.shared_imports and not before.settings.shared_imports:
-            kept["shared_imports"] = False
+            changes["shared_imports"] = False
             notes += (f"--resume: the sweep in {folder} began without --shared-imports and goes on without it",)
-        settings = replace(settings, **kept)
+        settings = replace(settings, **changes)
     saved = tuple(saved_jobs(folder)) if before else ()
     # Without names and options, a sweep is resumed as it was, even if the config was edited since.
     earlier: dict[str, Job] = {}

@@ -126,7 +126,7 @@ def _without_larger(
 
 
 def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
-    """Return the last attempt's cells to be measured again, counted in `reruns`, and its lost cells with reasons."""
+    """Return the last attempt's cells to measure again, and its lost cells with reasons. Updates `reruns`."""
     attempt, lost = attempts[-1], {}
     measured, progress = attempt.measured.items(), attempt.progress
     is_busy = progress.is_host_busy

@@ -196,8 +196,8 @@ class Loop:
         if request.settings.resume:
             cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
             schedule = self._sweep.schedule
-            left = schedule.duration(tasks, schedule.judgements)
-            forecast = f"; first guess: {left} to go" if tasks or schedule.judgements else ""
+            remaining = schedule.duration(tasks, schedule.judgements)
+            forecast = f"; first guess: {remaining} to go" if tasks or schedule.judgements else ""
             self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
         self._sweep.progress.profiled |= reusable.profiled
         for (_, variant, position), cell in reusable.finished.items():

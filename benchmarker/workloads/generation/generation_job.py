@@ -76,7 +76,7 @@ def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
 
 
 def renamed(variant: VariantT, given: VariantT) -> VariantT:
-    """Return the variant with its default name, unless the user gave `given` a name."""
+    """Rename a resolved variant to its default name, unless the user named the variant as typed, `given`."""
     is_named = given.name != name_of(given.model_dump())
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 

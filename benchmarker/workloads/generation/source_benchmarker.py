@@ -226,7 +226,7 @@ class SourceBenchmarker(Bench):
         return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
     def _peaks(self, cell: GenerationCell) -> dict[str, tuple[GenerationSample, ...] | Memory]:
-        """Return repeats and memory with the peaks of the engine's process, or of each of several GPUs."""
+        """Return the cell's samples and memory, with peaks of the engine's process or of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
         # The peak of an external engine is None if another program freed memory; this process's peak would be wrong.
         if self.source.is_elsewhere or peak_bytes is not None:
