@@ -42,14 +42,11 @@ class Explanation(Timed):
     def proof(self) -> Proof:
         phase, load = self.phase, self.loaded
         proof = loaded_proof(load, replaces_linears=self.replaces_linears) if load else Proof(())
-        lines = [*proof.lines]
+        lines, warnings = [*proof.lines], [*proof.warnings]
         products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
         if products:
             lines.append(f"matrix products by {', '.join(map(kernel_code, products[:SHOWN_KERNELS]))}")
-        if load is None or not load.quantized_fraction:
-            return Proof(tuple(lines))
-        warnings = [*proof.warnings]
-        if _multiplies_in_full(phase, load, self.conversion):
+        if load and load.quantized_fraction and _multiplies_in_full(phase, load, self.conversion):
             warnings.append(
                 "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
                 "others"

@@ -55,11 +55,9 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
     listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
     if listed is not None:
         return _from_table(name, listed)
-    loaded = next((record for record in records if record.load), None)
-    proof = None
-    if loaded and loaded.load:
-        # Code of the engine compile may multiply with inductor's kernels instead of the library's.
-        proof = loaded_proof(loaded.load, replaces_linears=loaded.variant.engine == "compile")
+    load = next((record.load for record in records if record.load), None)
+    # Code of the engine compile may multiply with inductor's kernels instead of the library's.
+    proof = loaded_proof(load, replaces_linears=records[0].variant.engine == "compile") if load else None
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
     why = why_no_profile(records)
