@@ -164,8 +164,7 @@ def sweep_config(
     is_out_of_time = isinstance(stopped, SweepTimeoutError)
     if stopped and not is_out_of_time:
         raise stopped
-    others = {"time": is_out_of_time, "comparison": not is_compared}
-    return [failure.name for failure in failures] + [name for name, has_failed in others.items() if has_failed]
+    return [failure.name for failure in failures] + ["time"] * is_out_of_time + ["comparison"] * (not is_compared)
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:

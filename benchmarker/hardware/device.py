@@ -34,14 +34,11 @@ class CudaDevice:
     """One GPU, or several that one process uses; inputs and outputs are then on the first."""
 
     def __init__(self, *indices: int) -> None:
-        self.indices = indices
-        self.torch_name = f"cuda:{indices[0]}"
-
-    @property
-    def kind(self) -> Literal["cuda", "rocm"]:
         import torch
 
-        return "rocm" if torch.version.hip else "cuda"
+        self.indices = indices
+        self.torch_name = f"cuda:{indices[0]}"
+        self.kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
 
     def synchronize(self) -> None:
         import torch

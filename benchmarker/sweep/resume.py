@@ -218,10 +218,10 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
         if saved.variant.name not in sweep.jobs or saved.round >= rounds:
             continue
         unwatched = {"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED}
-        cells = list(saved.cells)
-        for number, cell in enumerate(cells):
-            if is_watched and cell.status == "ok" and cell.conditions is None:
-                cells[number] = cell.model_copy(update=unwatched)
+        cells = [
+            cell.model_copy(update=unwatched) if is_watched and cell.status == "ok" and not cell.conditions else cell
+            for cell in saved.cells
+        ]
         status = "interrupted" if saved.status == "running" else saved.status
         record = saved.model_copy(update={"cells": tuple(cells), "status": status})
         positions = {key: position for position, key in enumerate(_keys(sweep, record))}

@@ -280,17 +280,17 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     guess = schedule.duration(tasks, schedule.judgements, rounds_at_once=rounds_at_once, judges=workers)
     others = f" ({schedule.load_per_core:.1f} other programs per core; rounds that they disturb are left out)"
     load = others if schedule.load_per_core >= BUSY_LOAD else ""
+    # A resumed sweep prints a forecast of the missing cells when it has read the records.
+    forecast = "" if request.before else f", first guess: {guess}{load}"
     lines = [
         f"plan: {rounds} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",
-        f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, first guess: {guess}{load}",
+        f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}{forecast}",
     ]
     if places:
         parallel = plural(workers, "round at a time", "rounds at a time") if numbers else RAY_ROUNDS
         if numbers and (unused := len(numbers) - workers):
-            parallel += (
-                f"; {plural(unused, 'worker is', 'workers are')} not used, because a worker measures entire rounds"
-            )
+            parallel += f"; {plural(unused, 'worker is', 'workers are')} not used: a worker measures entire rounds"
         lines.append(f"  at {places}: {parallel}; each host prepares its checkpoints first")
     lines.append(f"  order rotated, and reversed in every second round; seed {file.seed}")
     if (judging := workload.judging()) and schedule.judgements:

@@ -190,7 +190,7 @@ def test_the_records_of_a_card_equal_those_without_places_but_for_the_worker(tmp
     ("places", "rounds", "expected"),
     [
         (TWO, 4, "at local:0,1: 2 rounds at a time"),
-        (TWO, 1, "at local:0,1: 1 round at a time; 1 worker is not used, because a worker measures entire rounds"),
+        (TWO, 1, "at local:0,1: 1 round at a time; 1 worker is not used: a worker measures entire rounds"),
         ("ray", 4, "at ray: one round at a time for each GPU; the guess is for one GPU"),
     ],
 )
