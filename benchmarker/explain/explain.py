@@ -12,7 +12,7 @@ from benchmarker.core.formatting import ms, percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import plain_line, unmarked
 from benchmarker.explain.phases import Ceiling, Conversion, Phase, rate_in_graph, unpacking
-from benchmarker.explain.verdict import Verdict, verdict_of
+from benchmarker.explain.verdict import SLOWED_FROM, Verdict, verdict_of
 from benchmarker.explain.waterfall import NotExplained, Proof, ShareName, Timed, Waterfall
 from benchmarker.profiling.kernel_categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.profile_table import kernel_code
@@ -22,7 +22,6 @@ from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
 """Quotient (time with profiler) / (time without) below which the profiled process must have had a higher clock."""
-SLOWER_PROFILED = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +42,11 @@ class Explanation(Timed):
     def proof(self) -> Proof:
         phase, load = self.phase, self.loaded
         proof = loaded_proof(load, replaces_linears=self.replaces_linears) if load else Proof(())
-        lines = [*proof.lines]
+        lines, warnings = [*proof.lines], [*proof.warnings]
         products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
         if products:
             lines.append(f"matrix products by {', '.join(map(kernel_code, products[:SHOWN_KERNELS]))}")
-        if load is None or not load.quantized_fraction:
-            return Proof(tuple(lines))
-        warnings = [*proof.warnings]
-        if _multiplies_in_full(phase, load, self.conversion):
+        if load and load.quantized_fraction and _multiplies_in_full(phase, load, self.conversion):
             warnings.append(
                 "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
                 "others"
@@ -82,7 +78,7 @@ def _notes(explanation: Explanation) -> list[str]:
             f"the process that was profiled was faster than the others ({fall.slow_down:.2f}x their time a {unit}): "
             "the gaps are uncertain by as much"
         )
-    elif fall.slow_down is not None and phase.profiled_s is not None and fall.slow_down >= SLOWER_PROFILED:
+    elif fall.slow_down is not None and phase.profiled_s is not None and fall.slow_down >= SLOWED_FROM:
         gaps = explanation.part("gaps")
         most = 1 - (1 - gaps) * max(1.0, fall.busy_share) / fall.slow_down
         notes.append(
@@ -90,7 +86,7 @@ def _notes(explanation: Explanation) -> list[str]:
             f"without it: the gaps are {percent(gaps)} of the time without, or up to {percent(most)} if it slowed the "
             "kernels too"
         )
-    if fall.busy_share > SLOWER_PROFILED:
+    if fall.busy_share > SLOWED_FROM:
         notes.append(
             f"the profiled kernels alone took {ms(phase.busy_s)}, longer than the {ms(fall.total_s)} of a whole {unit} "
             "without the profiler, which slowed them: their shares hold, how long the device waits is not known"

@@ -69,9 +69,7 @@ class Ceiling:
 
 
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
-    return _phase(
-        profile.by, by_name(profile.kernels), units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units
-    )
+    return _phase(profile.by, profile.kernels, units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units)
 
 
 def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | None:
@@ -80,7 +78,7 @@ def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | Non
         return None
     kernels = [
         Kernel(name=kernel.name, calls=time.calls, total_s=time.total_s if time.alone_s is None else time.alone_s)
-        for kernel in by_name(profile.kernels)
+        for kernel in profile.kernels
         if (time := kernel.sections.get(name))
     ]
     return _phase(
@@ -107,10 +105,6 @@ def table_phase(table: ProfilerTable, tokens: int) -> Phase:
     )
 
 
-def by_name(kernels: Iterable[Kernel]) -> list[Kernel]:
-    return sorted(kernels, key=lambda kernel: kernel.name)
-
-
 def _phase(
     by: Literal["device", "cpu"],
     kernels: Iterable[Kernel],
@@ -121,7 +115,7 @@ def _phase(
     not_listed_s: float = 0.0,
     launches: float | None = None,
 ) -> Phase:
-    longest_first = tuple(sorted(kernels, key=lambda kernel: -kernel.total_s))
+    longest_first = tuple(sorted(kernels, key=lambda kernel: (-kernel.total_s, kernel.name)))
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in longest_first)
     categories = {purpose: total_s / tokens for purpose, total_s in spent.items()}
     # On a CPU, operators that only create views do no work: their time counts as gaps between operators.

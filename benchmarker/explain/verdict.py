@@ -28,7 +28,7 @@ FEW_LAUNCHES = 0.1  # Launches per kernel below which the kernels are replayed a
 NO_GAIN = 1.02
 ENDLESS = 100.0  # Gain from which no number is printed: the share is nearly the whole time.
 AT_FLOOR = 0.80  # Share of the floor from which it is the only bottleneck.
-UNSURE_FROM = 1.05
+SLOWED_FROM = 1.05  # Profiled / unprofiled time from which the profiler counts as slowing kernels.
 
 _BETWEEN: dict[Bound, tuple[Category, ...]] = {
     "small kernels": ("norm", "rotary", "elementwise", "sampling", "optimizer"),
@@ -86,7 +86,7 @@ def verdict_of(timed: Timed, unit: str) -> Verdict:
         phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls
     )
     is_unsure = False
-    if has_no_host and fall.slow_down and fall.slow_down > UNSURE_FROM:
+    if has_no_host and fall.slow_down and fall.slow_down > SLOWED_FROM:
         shares = _if_kernels_were_slowed(timed.shares, max(1.0, fall.busy_share), fall.slow_down)
         alternative = bounds_of_shares(shares, phase, floor)[0]
         is_unsure = alternative not in bounds

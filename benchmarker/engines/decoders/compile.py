@@ -116,10 +116,12 @@ class CompiledStep(LibraryStep):
                     f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
                 )
             part = cached.layers[index] if index < len(cached.layers) else None
-            has_states = isinstance(part, LinearAttentionLayer)
-            arguments["past_key_values"] = StateView(part) if has_states else part
             ran += 1
-            with _index_zero(self._layers[index]) if has_states else nullcontext():
+            if not isinstance(part, LinearAttentionLayer):
+                arguments["past_key_values"] = part
+                return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
+            arguments["past_key_values"] = StateView(part)
+            with _index_zero(self._layers[index]):
                 return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
 
         def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
@@ -258,7 +260,7 @@ def _index_zero(layer: nn.Module) -> Iterator[None]:
     """Give a layer's modules the index 0, since torch compiles code for each index; `StateView` ignores it."""
     indices = [(module, module.layer_idx) for module in layer.modules() if hasattr(module, "layer_idx")]
     for module, _ in indices:
-        module.layer_idx = 0
+        module.layer_idx = 0  # type: ignore[assignment]
     try:
         yield
     finally:

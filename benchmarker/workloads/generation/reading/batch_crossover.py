@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarker.comparison.crossing import SizeWords, crossover
-from benchmarker.comparison.rows import CellKey
+from benchmarker.comparison.rows import CellKey, cell_words
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import plain_line
 from benchmarker.workloads.generation.reading.baseline import peer_of
@@ -32,13 +32,14 @@ def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list
     for (variant, peer, cell), per_batch in _series(over_batches(rows), baseline, "batch_size").items():
         for what, time in TIMES.items():
             if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
-                lines.append(f"{words} ({_shape(cell)}).")
+                lines.append(f"{words} ({cell_words(cell)}).")
     # Prefill does not depend on `new_tokens`, so rows with different numbers of new tokens form one series.
     for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens", "new_tokens").items():
         if max(per_prompt) >= PREFILL_TOKENS and (
             words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft))
         ):
-            lines.append(f"{words} (batch {cell.batch_size}{_prompt_words(cell)}).")
+            prompts = ", distinct prompts" if cell.has_distinct_prompts else ""
+            lines.append(f"{words} (batch {cell.batch_size}{prompts}).")
     return list(dict.fromkeys(lines))
 
 
@@ -87,12 +88,3 @@ def _prompts(variant: str, peer: str, speed_ups: Ratios) -> str | None:
     fall = crossover(speed_ups)
     since = f"from {words.size(fall, math.ceil, ' tokens on')}" if fall else None
     return words.sentence([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)
-
-
-def _shape(cell: CellKey) -> str:
-    depth = f", depth {cell.depth}" if cell.depth else ""
-    return f"prompt {cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}{_prompt_words(cell)}"
-
-
-def _prompt_words(cell: CellKey) -> str:
-    return ", distinct prompts" if cell.has_distinct_prompts else ""

@@ -260,10 +260,6 @@ TEXT_COLUMNS = [
     _of("first_difference", "first difference", lambda each: f"token {each.token}" if each.token else MISSING),
     _of("first_difference", "gap", lambda difference: significant(difference.gap, 2)),
     _of("first_difference", "it is", lambda difference: difference.verdict, "left"),
-    Column[GenerationRow](
-        "KL divergence",
-        lambda row: _three_digits(_difference("kl_mean")(row)) if row.first_difference else MISSING,
-    ),
 ]
 
 

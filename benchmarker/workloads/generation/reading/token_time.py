@@ -26,7 +26,7 @@ from benchmarker.explain.phases import (
     table_phase,
     unpacking,
 )
-from benchmarker.explain.verdict import all_share_words, bounds_of_shares
+from benchmarker.explain.verdict import SLOWED_FROM, all_share_words, bounds_of_shares
 from benchmarker.explain.waterfall import NotExplained, Timed, why_no_profile
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.model import DISAGREEMENT, multiplies_all_packed
@@ -44,7 +44,6 @@ FEWEST_BITS = 5.5
 """Bits per weight of 4-bit quantization, scales and 16-bit output layer included: 5.3 to 5.6 for 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
 SHOWN_SHARE = 0.10  # Smallest share of the prefill's time that is printed.
-SLOWED_FROM = 1.05  # Profiled / unprofiled time from which the profiler counts as slowing kernels.
 INTEGER_SAVES = 0.5  # Share of time that 8-bit products save, because they run at twice the rate of 16-bit products.
 
 
@@ -56,11 +55,9 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
     listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
     if listed is not None:
         return _from_table(name, listed)
-    loaded = next((record for record in records if record.load), None)
-    proof = None
-    if loaded and loaded.load:
-        # Code of the engine compile may multiply with inductor's kernels instead of the library's.
-        proof = loaded_proof(loaded.load, replaces_linears=loaded.variant.engine == "compile")
+    load = next((record.load for record in records if record.load), None)
+    # Code of the engine compile may multiply with inductor's kernels instead of the library's.
+    proof = loaded_proof(load, replaces_linears=records[0].variant.engine == "compile") if load else None
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
     why = why_no_profile(records)
