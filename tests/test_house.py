@@ -16,7 +16,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 46_677,
+    "lines outside kernels/": 46_808,
     "lines in kernels/": 4_523,
     "files": 308,
     "files over 400 lines": 0,
@@ -30,7 +30,7 @@ MAXIMUM = {
     "modules at the top": 3,
 }
 """Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 13, 0, 24, 4. Architectures
-added 1,430 lines, stored formats 1,220, `comply` 910, the settings of other engines 350, and serving 2,720."""
+added 1,430 lines, stored formats 1,220, `comply` 960, the settings of other engines 350, and serving 2,850."""
 MAXIMAL_PRONOUNS = 0.006
 """Share of the bindings."""
 MAXIMAL_EXECUTED_FILES = {

@@ -94,6 +94,7 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
     with one_line_errors():
         # Imported here, because the classes of a job take as long as the rest of `benchmarker --help`.
         from benchmarker.execution.jobs import make_job
+        from benchmarker.schema.record_io import LOCK_OWNER
 
         if values["job_file"]:
             job = _saved_job(values)
@@ -104,8 +105,12 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
             _print_limit(job, values)
             return
         with _prepared_run(job, values) as run:
-            if not job.part:
-                _check_no_sweep(run.path.parent)
+            if not job.part and (run.path.parent / LOCK_OWNER).exists():
+                from benchmarker.sweep.resume import locked
+
+                # Raises ResultsError if a sweep is writing to the folder.
+                with locked(run.path.parent):
+                    pass
             record = run.execute()
             if not job.part:
                 from benchmarker.report.run_summary import print_result
@@ -114,17 +119,6 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
     is_unjudged = any(getattr(record, name, None) for name in ("no_quality", "no_tasks"))
     if is_unjudged or any(cell.status != "ok" for cell in record.cells):
         raise typer.Exit(1)
-
-
-def _check_no_sweep(folder: Path) -> None:
-    """Raise ResultsError if a sweep is writing to the folder."""
-    from benchmarker.schema.record_io import LOCK_OWNER
-
-    if (folder / LOCK_OWNER).exists():
-        from benchmarker.sweep.resume import locked
-
-        with locked(folder):
-            pass
 
 
 @contextmanager
