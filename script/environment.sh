@@ -58,7 +58,7 @@ else
         "$base" -m venv .venv
         install torch
         echo "step 2 of 2: transformers, the quantization libraries and the test tools ($((SECONDS - started)) s so far)"
-        install -e '.[all,dev,ray]'
+        install -e '.[all,dev]'
         echo "$wanted" >.venv/.installed
         echo ".venv is ready after $((SECONDS - started)) s; for the benchmarker command: . .venv/bin/activate"
     fi
