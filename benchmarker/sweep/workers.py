@@ -131,7 +131,7 @@ def check_devices(jobs: Iterable[Job]) -> None:
 def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
     """Return the differences to the first worker's environment that affect results; None if there are none."""
     changes = (differences(job, environment) for job in jobs)
-    return next(("; ".join(found[:3]) for found in changes if found), None)
+    return next(("; ".join(names[:3]) for names in changes if names), None)
 
 
 def equip(
