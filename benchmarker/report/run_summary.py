@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 
-DISTURBED = "Other programs disturbed the run: its speed is not explained. Measure again after they have ended."
-
-
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
     if workload.explains_runs:
         comparison = explain_results(results_of_records([record]))
@@ -33,8 +30,10 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
         terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
     elif rows := [row for row in results_of_records([record]).rows if row.cell]:
         terminal.table([Sheet("", [*axis_columns(rows, always=True), *metric_columns(rows)], rows)])
-    if any(DISTURBING.intersection(cell.flags) for cell in record.cells):
-        terminal.line(DISTURBED)
+    disturbed, cells = sum(not DISTURBING.isdisjoint(cell.flags) for cell in record.cells), len(record.cells)
+    if disturbed:
+        parts = "the run: its speed" if disturbed == cells else f"{disturbed} of {cells} cells: their speed"
+        terminal.line(f"Other programs disturbed {parts} is not explained. Measure again after they have ended.")
     terminal.line(f"record: {path}")
 
 

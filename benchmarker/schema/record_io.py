@@ -201,7 +201,8 @@ def collect(paths: Sequence[str | Path]) -> Collected:
     config = sweeps[0].get("config") if len(sweeps) == 1 else None
     # A folder without saved jobs, as in results/reference, is of another machine: a new sweep is necessary.
     saved = [word for folder in folders if any(folder.glob("job-*.json")) for word in ("--resume", str(folder))]
-    resume = shlex.join(["benchmarker", "sweep", config, *saved]) if config else ""
+    words = saved or sweeps[0].get("arguments", ())
+    resume = shlex.join(["benchmarker", "sweep", config, *map(str, words)]) if config else ""
     baseline = baselines.pop() if len(baselines) == 1 else None
     return Collected(tuple(unique.values()), tuple(problems), baseline, resume)
 
@@ -217,12 +218,13 @@ def side_paths(paths: Sequence[str | Path]) -> dict[str, list[Path]]:
     return {"/".join(folder.parts[-depth:]): members for folder, members in folders.items()}
 
 
-def _sweep_file(folder: Path) -> dict[str, str]:
+def _sweep_file(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / SWEEP_FILE).read_bytes())
     except (OSError, ValueError):
         return {}
-    return {name: text for name, text in content.items() if isinstance(text, str)} if isinstance(content, dict) else {}
+    kinds = {"config": str, "baseline": str, "arguments": list} if isinstance(content, dict) else {}
+    return {name: content[name] for name, kind in kinds.items() if isinstance(content.get(name), kind)}
 
 
 def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:

@@ -14,7 +14,7 @@ from benchmarker.execution.jobs import make_job, saved_jobs
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.monitor import HostGauge, Surroundings, busy_cores, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.report.run_summary import DISTURBED, print_result
+from benchmarker.report.run_summary import print_result
 from benchmarker.schema.job import Origin, Part
 from benchmarker.schema.record import HostLoad, Missing
 from benchmarker.schema.registry import workload_of
@@ -340,11 +340,16 @@ def test_a_process_of_a_sweep_or_of_comply_uses_the_threads_of_its_job(
     assert chosen == [1, 1]
 
 
+LONGER = {"new_tokens": 300, "flags": ("disturbed",)}
+
+
 def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet = explained_run("int8", *INT8, tpot_ms=20.0, load=INT8_LOAD)
     disturbed = quiet.model_copy(update={"cells": (quiet.cells[0].model_copy(update={"flags": ("disturbed",)}),)})
-    for run, count in ((quiet, 0), (disturbed, 1)):
+    partly = quiet.model_copy(update={"cells": (*quiet.cells, quiet.cells[0].model_copy(update=LONGER))})
+    lines = ("the run: its speed is not explained.", "1 of 2 cells: their speed is not explained.")
+    for run, line in ((quiet, ""), (disturbed, lines[0]), (partly, lines[1])):
         print_result(run, tmp_path, Terminal(), workload_of("generation"))
         printed = capsys.readouterr().out
-        assert printed.count(DISTURBED) == count
-        assert ("is bound by" in printed) == (not count)
+        assert [text in printed for text in lines] == [text == line for text in lines]
+        assert ("is bound by" in printed) == (run is quiet)
