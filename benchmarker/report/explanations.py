@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
 
 
-SHARES_ARE = "Below the measured time: its shares, and in brackets how many times as fast it would be without one."
+SHARES_ARE = (
+    "Below the measured time: its shares, and in brackets how many times as fast it would be without one "
+    "(the floor: with fewer bits)."
+)
 ACROSS = 4  # Number of variants side by side in a terminal of 80 columns.
 
 
