@@ -73,13 +73,13 @@ class ServingGrid(GridBase):
     new_tokens: Annotated[tuple[Annotated[int, Field(gt=1)], ...], Field(min_length=1)] = (128,)
     """Exact number of tokens that each request generates, at least 2."""
     length_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Spread of prompt and output lengths: 0.3 draws lengths uniformly from 70 % to 130 %, equal for every variant."""
+    """Spread of prompt and output lengths: 0.3 draws 70 % to 130 % of them, uniformly, equal for every variant."""
     shared_prefix: NotNegative = 0
-    """Tokens before each prompt that all requests share. The server's prefix caching is on only if there are any."""
+    """Tokens before each prompt that all requests share; with any, the server's prefix caching is on."""
     dataset: str | None = None
     """JSONL file of prompts in place of random ids: {"messages": [...]} or {"prompt": "..."} per line."""
     concurrency: tuple[Positive, ...] = ()
-    """Requests in flight at once (closed loop). Default without a rate: 1, 4, 16 and 64."""
+    """Requests in flight at once (closed loop); 1, 4, 16 and 64 if no rate is given."""
     rate: tuple[RequestRate, ...] = ()
     """Requests per second that arrive at random (Poisson), in place of a concurrency."""
 
