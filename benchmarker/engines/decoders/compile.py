@@ -116,12 +116,10 @@ class CompiledStep(LibraryStep):
                     f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
                 )
             part = cached.layers[index] if index < len(cached.layers) else None
+            states = part if isinstance(part, LinearAttentionLayer) else None
+            arguments["past_key_values"] = part if states is None else StateView(states)
             ran += 1
-            if not isinstance(part, LinearAttentionLayer):
-                arguments["past_key_values"] = part
-                return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
-            arguments["past_key_values"] = StateView(part)
-            with _index_zero(self._layers[index]):
+            with nullcontext() if states is None else _index_zero(self._layers[index]):
                 return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
 
         def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
