@@ -76,7 +76,7 @@ def prepare_host(
 
 
 def main() -> None:
-    """Prepare the checkpoints and print the environment as JSON. A failed one is left to the run."""
+    """Prepare the checkpoints and print the environment as JSON. If one fails, the variant's run reports it."""
     end_with_parent()
     with one_line_errors():
         from benchmarker.hardware.device import find_device
