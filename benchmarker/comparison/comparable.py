@@ -213,8 +213,8 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def kept_apart(records: Sequence[RunRecord], key: CellKey) -> list[dict[str, str | None]]:
-    """Return for each record of one form the properties, such as `threads`, in which the records differ so that they
-    do not compare in the cell `key`."""
+    """Return for each record the properties, such as `threads`, that differ between the records of one form in the
+    cell `key`, and for which `compare` refuses to pool them."""
     by_name, optional = circumstances(records[0].workload, records), {*OPTIONAL, *records[0].choices}
     properties = [
         {

@@ -255,7 +255,7 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
 
 @contextmanager
 def _index_zero(layer: nn.Module) -> Iterator[None]:
-    """Give a layer's modules the index 0, since torch compiles code for each index; `StateView` ignores it."""
+    """Give a layer's modules the index 0: torch compiles code for each index, and `StateView` ignores the index."""
     indices = [(module, module.layer_idx) for module in layer.modules() if hasattr(module, "layer_idx")]
     for module, _ in indices:
         module.layer_idx = 0  # type: ignore[assignment]
