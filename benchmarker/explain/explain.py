@@ -261,13 +261,15 @@ class Contrast:
 
 def contrasts_of(explanations: Sequence[Explanation | NotExplained], results: Results) -> tuple[Contrast, ...]:
     """Return the difference between each explained variant and the baseline in its cell, with the tables' ratio."""
-    explained = {(each.variant, each.cell): each for each in explanations if isinstance(each, Explanation)}
-    base = next((each for each in explained.values() if each.variant == results.baseline), None)
+    explained = {
+        (variant.variant, variant.cell): variant for variant in explanations if isinstance(variant, Explanation)
+    }
+    base = next((variant for (name, _), variant in explained.items() if name == results.baseline), None)
     own = speed_ups(results.rows, dict.fromkeys(results.members, results.baseline), results.circumstances)
     contrasts = []
     for row, speed_up in zip(results.rows, own, strict=True):
         variant, shown = explained.get((row.variant, row.cell)), (row.speed_up, row.against_named, speed_up)
-        ratio = next((each for each in shown if each and each.reference == results.baseline), None)
+        ratio = next((ratio for ratio in shown if ratio and ratio.reference == results.baseline), None)
         if base and variant and ratio and (base.phase.is_decode, base.cell) == (variant.phase.is_decode, variant.cell):
             contrasts.append(Contrast(base, variant, ratio, row.is_ranked_by_call))
     return tuple(contrasts)

@@ -290,10 +290,10 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         columns.append(Column("why", lambda row: re.split(" and | or ", row.bound_by or MISSING)[0], "left", help=help))
     notes = reference_note(rows)
     notes += [without_why] if without_why and not any(row.bound_by for row in rows) else []
-    has_interval = {each.ratio.low is not None for row in rows for each in (row.speed_up, row.against_named) if each}
-    if True in has_interval:
+    is_tested = {gain.ratio.low is not None for row in rows for gain in (row.speed_up, row.against_named) if gain}
+    if True in is_tested:
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
-        notes += [f"A ratio without it has fewer than {MIN_ROUNDS} rounds."] * (False in has_interval)
+        notes += [f"A ratio without it has fewer than {MIN_ROUNDS} rounds."] * (False in is_tested)
     notes += withheld_notes(rows)
     notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
     return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)

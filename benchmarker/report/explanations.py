@@ -39,17 +39,16 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     # A single variant has its reason and advice below.
     printed = comparison.reasons if len(comparison.explained) > 1 else ()
     verdicts = {row.call.verdict for row in comparison.rows if row.call}
-    is_untested = all(each.speed_up.verdict == NOT_TESTED for each in comparison.contrasts)
-    untested = f" ({NOT_TESTED})" if is_untested else ""
+    is_tested = any(contrast.speed_up.verdict != NOT_TESTED for contrast in comparison.contrasts)
     if_real = ", if the differences are real" if NOT_TESTED in verdicts else ""
     doubts = [
         f"{plain_line(row.variant)}: {row.ranking.heading} {row.pace_spread}; its rounds differ too much for a number."
         for row in comparison.rows
-        if row.is_withheld and any((each.variant, each.cell) == (row.variant, row.cell) for each in explained)
+        if row.is_withheld and (row.variant, row.cell) in [(token.variant, token.cell) for token in explained]
     ]
     sections = {
-        f"Relative to {plain_line(comparison.baseline or '')}{untested}": [
-            each.sentence(is_tagged=not is_untested) for each in comparison.contrasts
+        f"Relative to {plain_line(comparison.baseline or '')}{'' if is_tested else f' ({NOT_TESTED})'}": [
+            contrast.sentence(is_tagged=is_tested) for contrast in comparison.contrasts
         ],
         "Predicted and measured": lines_by_sweep(comparison, lambda side: workload.predictions(side)[0]),
         f"When it has paid for itself{if_real}": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),

@@ -34,7 +34,8 @@ def test_two_variants_differ_part_by_part() -> None:
     assert sum(seconds for _, seconds in contrast.parts) == pytest.approx(0.009, rel=0.01)
     assert contrast.sentence() == (
         "int8 is slower than fp16 (0.50x [0.50, 0.50]): +10.0 ms/token dequantizing (converting each weight before it "
-        "is multiplied), +1.01 ms gaps (launches, host), -0.800 ms norms, rotary, elementwise, -0.700 ms copies and casts"
+        "is multiplied), +1.01 ms gaps (launches, host), -0.800 ms norms, rotary, elementwise, -0.700 ms copies and "
+        "casts"
     )
 
 
