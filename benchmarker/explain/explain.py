@@ -265,11 +265,11 @@ def contrasts_of(explanations: Sequence[Explanation | NotExplained], results: Re
         (variant.variant, variant.cell): variant for variant in explanations if isinstance(variant, Explanation)
     }
     base = next((variant for (name, _), variant in explained.items() if name == results.baseline), None)
-    own = speed_ups(results.rows, dict.fromkeys(results.members, results.baseline), results.circumstances)
+    tested = speed_ups(results.rows, dict.fromkeys(results.members, results.baseline), results.circumstances)
     contrasts = []
-    for row, speed_up in zip(results.rows, own, strict=True):
-        variant, shown = explained.get((row.variant, row.cell)), (row.speed_up, row.against_named, speed_up)
-        ratio = next((ratio for ratio in shown if ratio and ratio.reference == results.baseline), None)
+    for row, speed_up in zip(results.rows, tested, strict=True):
+        variant, ratios = explained.get((row.variant, row.cell)), (row.speed_up, row.against_named, speed_up)
+        ratio = next((ratio for ratio in ratios if ratio and ratio.reference == results.baseline), None)
         if base and variant and ratio and (base.phase.is_decode, base.cell) == (variant.phase.is_decode, variant.cell):
             contrasts.append(Contrast(base, variant, ratio, row.is_ranked_by_call))
     return tuple(contrasts)

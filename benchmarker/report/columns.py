@@ -91,13 +91,12 @@ def speed_up(rows: Sequence[Row]) -> Columns:
     """Return the column of the speed-up with its verdict; no column if no row has a speed-up."""
     if not any(row.speed_up for row in rows):
         return []
-    column = _ratio_column(
+    return _ratio_column(
         "speed-up",
         lambda row: "baseline" if row.is_reference and row.pace else with_verdict(row.speed_up),
         lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
         f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
     )
-    return [replace(column, align="left")]
 
 
 def against_named(rows: Sequence[Row], named: str | None) -> Columns:
@@ -109,8 +108,7 @@ def against_named(rows: Sequence[Row], named: str | None) -> Columns:
         return "1" if row.variant == named and row.pace else with_verdict(row.against_named)
 
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
-    column = _ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)
-    return [replace(column, align="left")]
+    return _ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)
 
 
 def changes(rows: Sequence[Row]) -> Columns:
@@ -120,8 +118,7 @@ def changes(rows: Sequence[Row]) -> Columns:
     if first is None:
         return []
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of the same variant in {first}"
-    column = _ratio_column(f"vs {first}", lambda row: with_verdict(row.change), lambda row: _number(row.change), help)
-    return [replace(column, align="left")]
+    return _ratio_column(f"vs {first}", lambda row: with_verdict(row.change), lambda row: _number(row.change), help)
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
@@ -138,13 +135,13 @@ def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
     if all(is_equal(row.call, row.speed_up) for row in rows):
         return []
     help = f"latency of a whole call of {baseline} divided by the row's"
-    return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
+    return _ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)
 
 
 def _ratio_column(
     heading: str, text: Callable[[Row], str], number: Callable[[Row], float | None], help: str
-) -> Column[Row]:
-    return Column(heading, text, sort=number, is_more_better=True, help=help)
+) -> Columns:
+    return [Column(heading, text, "left", sort=number, is_more_better=True, help=help)]
 
 
 def with_verdict(speed_up: SpeedUp | None) -> str:
