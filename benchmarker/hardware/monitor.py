@@ -165,6 +165,7 @@ PROC = Path("/proc")
 MAXIMAL_STEAL = 0.02
 MAXIMAL_OTHERS = 0.05
 MAXIMAL_SWITCHES_PER_S = 10.0  # Preemptions. A process that keeps its core has one or two per second.
+CROWDED = 0.25  # Share of other programs that slows even a process that keeps its core: caches and memory are shared.
 
 
 @dataclass(frozen=True)
@@ -257,9 +258,11 @@ def with_host_load(cell: CellKind, host: HostGauge | None) -> tuple[CellKind, st
 def why_disturbed(load: HostLoad) -> str | None:
     """Return the reason if other programs affected a time measured under this load; None otherwise."""
     is_preempted = load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S
-    if is_preempted and load.others_share > max(MAXIMAL_OTHERS, load.steal_share):
-        aside = f"put the process aside {load.involuntary_switches_per_s:.0f} times a second"
-        return f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and {aside}"
+    limit = MAXIMAL_OTHERS if is_preempted else CROWDED
+    if load.others_share > max(limit, load.steal_share):
+        aside = f", and put the process aside {load.involuntary_switches_per_s:.0f} times a second"
+        others = f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile"
+        return others + aside * is_preempted
     if load.steal_share > MAXIMAL_STEAL:
         return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
     return None
