@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from benchmarker.cli import run_command
 from benchmarker.cli.run_command import RunCommand
 from benchmarker.execution.jobs import make_job
+from benchmarker.hardware.device import find_device
+from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.job import PROGRAM, Job, Procedure
 from benchmarker.workloads.generation.spec import (
     GenerationJob,
@@ -78,3 +81,10 @@ def job_with(
         device="cpu",
         reproduce="",
     )
+
+
+def known_host(folder: Path) -> tuple[str, ...]:
+    """Return a command that prints the CPU's environment without importing torch, in place of `prepare_host`."""
+    path = folder / "environment.json"
+    path.write_text(environment(find_device("cpu")).model_dump_json())
+    return ("sh", "-c", f"cat {shlex.quote(str(path))}")

@@ -123,6 +123,7 @@ class Sleep(Workload):
         ),
     )
     headline = "naps"
+    imports = ("torch",)
 
     def open(self, job, device, session):
         return nullcontext(SleepBench(job, device))

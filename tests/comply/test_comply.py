@@ -223,7 +223,7 @@ def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
 
     def tick():
         nonlocal now_ns
-        now_ns += 1_000
+        now_ns += 20_000
         return now_ns
 
     monkeypatch.setattr(planted_delay, "time", SimpleNamespace(perf_counter_ns=tick, sleep=sleep))

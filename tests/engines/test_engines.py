@@ -108,6 +108,7 @@ def test_cache_lengths_are_rounded_up_so_that_near_shapes_share_a_compilation() 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
 def test_compile_makes_the_tokens_that_eager_makes_and_proves_that_it_compiled(model: PreTrainedModel) -> None:
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 64).tokens
     runtime = compile_decoder(model, CpuDevice())

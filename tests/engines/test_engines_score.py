@@ -71,27 +71,6 @@ def test_a_fault_in_the_step_is_seen(model: PreTrainedModel, monkeypatch: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
-@pytest.mark.usefixtures("traced_only")
-def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_of_ours(
-    model_folder, quant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = load(model_folder, quant, dtype="float32").model
-    classes = [type(module) for module in tried.modules()]
-
-    def ours(*_: object, **__: object) -> None:
-        raise AssertionError("this program's own attention")
-
-    monkeypatch.setattr("benchmarker.engines.decoders.static_kv_cache.decode_attention", ours)
-    asked = torch.arange(10, 30)[None]
-    for kind in (cuda_graph_decoder, compile_decoder):
-        decoder = kind(tried, CpuDevice(), capture=Rerun())
-        decoder.generate(asked, 5)
-        assert [type(module) for module in tried.modules()] == classes
-        assert {use.origin for use in decoder.facts().kernels_used} <= {"library", "inductor"}
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 def test_a_linear_that_cannot_be_traced_is_wrapped_and_still_the_librarys(shape_folder) -> None:
     tried = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch").model

@@ -36,7 +36,7 @@ from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from benchmarker.workloads.session import refuse_other_commit
 from tests.cli.test_cli import typed
 from tests.faults.stage import Stage
-from tests.jobs import job_with, read_job
+from tests.jobs import job_with, known_host, read_job
 from tests.records import cell, environment, record, save
 
 
@@ -248,7 +248,7 @@ def real_sweep(
     failed = sweep_config(
         config, ["--device", "cpu"], Terminal(streams=Streams(out, out)),
         Settings(output=home / "results", seed=1, rounds=rounds),
-        tools=Tools(run=run, watch_host=None), report=("true",),
+        tools=Tools(run=run, prepare_host=known_host(home), watch_host=None), report=("true",),
     )  # fmt: skip
     return failed, out.getvalue()
 

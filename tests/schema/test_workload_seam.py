@@ -24,7 +24,7 @@ from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
 from benchmarker.sweep.workers import Tools
 from tests.cli.test_cli import typed
-from tests.jobs import read_job
+from tests.jobs import known_host, read_job
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
 
 QUICK = {"warmup": 1, "warmup_limit": 1, "runs": 2, "rounds": 2, "limits": False, "profile": False}
@@ -106,18 +106,18 @@ def test_a_sweep_of_it_goes_on_where_it_was_with_a_metric_more_and_is_compared_e
 ) -> None:
     path, out = config(home, "still", "restless"), io.StringIO()
 
-    def sweep(**settings: object) -> list[str]:
-        asked = Settings(**{"output": home / "results", "seed": 1, **settings})  # type: ignore[arg-type]
-        tools = Tools(watch_host=None)
+    def sweep(tools: Tools, **settings: object) -> list[str]:
+        shared = {"output": home / "results", "seed": 1, "shared_imports": True}
+        asked = Settings(**{**shared, **settings})  # type: ignore[arg-type]
         return sweep_config(
             path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, tools=tools, report=("true",)
         )
 
-    assert sweep(rounds=1) == []
+    assert sweep(Tools(watch_host=None), rounds=1) == []
     assert "cells: 1 ms, 1 naps; 2 ms, 1 naps" in out.getvalue()
     assert "naps/s" in out.getvalue()
     add_a_metric(home)
-    assert sweep(rounds=2, resume=True) == []
+    assert sweep(Tools(watch_host=None, prepare_host=known_host(home)), rounds=2, resume=True) == []
     assert "of 8 cells are there already" in out.getvalue()
     results = str(home / "results")
     records = collect([home / "results"]).records
