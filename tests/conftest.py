@@ -73,6 +73,14 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _few_steps_are_checked() -> Iterator[None]:
+    """Compare 32 decode steps of each run with the forward pass instead of 256, which take longer than the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarker.quality.step_check.STEPS", 32)
+        yield
+
+
 @pytest.fixture
 def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is traced and then run by torch's operators. Inductor needs many seconds of a C++ compiler."""
