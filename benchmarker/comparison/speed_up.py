@@ -60,7 +60,7 @@ def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_cal
     return unpaired_ratio(list(reference_times.values()), list(times.values()))
 
 
-def _speed_ups(
+def speed_ups(
     rows: Sequence[Row], references: Mapping[str, str | None], circumstances: Circumstances, *, of_call: bool = False
 ) -> list[SpeedUp | None]:
     """Return the speed-up of each row relative to its variant's reference. Holm's correction covers all speed-ups."""
@@ -81,7 +81,7 @@ def _speed_ups(
 def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of several sweeps, each with its `change` relative to the same variant in the first sweep."""
     references = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
-    changes = _speed_ups(rows, references, None)
+    changes = speed_ups(rows, references, None)
     return tuple(replace(row, change=change) for row, change in zip(rows, changes, strict=True))
 
 
@@ -134,9 +134,9 @@ def with_speed_ups(
     references = dict.fromkeys(names, named) if named else _references(rows, baseline)
     fastest = next((row.variant for row in unquantized(rows)), None)
     by_kind = (
-        _speed_ups(rows, references, circumstances),
-        _speed_ups(rows, dict.fromkeys(names, named or fastest), circumstances),
-        _speed_ups(rows, dict.fromkeys(names, baseline), circumstances, of_call=True),
+        speed_ups(rows, references, circumstances),
+        speed_ups(rows, dict.fromkeys(names, named or fastest), circumstances),
+        speed_ups(rows, dict.fromkeys(names, baseline), circumstances, of_call=True),
     )
     return tuple(
         replace(

@@ -156,6 +156,8 @@ def plain_line(text: str, *, longest: int = 80) -> str:
 
 GAP = 2
 _UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")  # Pieces that stay on one line: a word, or `[1.79, 1.87]`.
+# The same, and a span of code: a command longer than the terminal has a line of its own, so that it can be copied.
+_SPANS_UNBROKEN = re.compile(rf"[^\s`]*`[^`]*`\S*|{_UNBROKEN.pattern}")
 COMMANDS_UNBROKEN = re.compile(r"[(\[]?(`[^`]*`|'[^']*')\S*|(pip install|benchmarker [a-z-]+) [^;,]*\S*|\S+")
 
 
@@ -202,12 +204,9 @@ def _print(console: Console, line: RichText) -> None:
 
 def _show_text(console: Console, text: str, width: int) -> None:
     for line in text.split("\n"):
-        if unmarked(line).endswith("`"):  # A command stays on one line, so that it can be copied.
-            _print(console, rich_text(line))
-            continue
         opening = re.match(r" *- ", line)
         indent = len(opening.group()) if opening else 0
-        for index, part in enumerate(broken(rich_text(line[indent:]), width - indent)):
+        for index, part in enumerate(broken(rich_text(line[indent:]), width - indent, _SPANS_UNBROKEN)):
             _print(console, RichText(line[:indent] if index == 0 else " " * indent) + part)
 
 

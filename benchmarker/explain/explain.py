@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.rows import Results, Row, with_ends
+from benchmarker.comparison.speed_up import SpeedUp, speed_ups
 from benchmarker.core.formatting import ms, percent
-from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import plain_line, unmarked
 from benchmarker.explain.phases import Ceiling, Conversion, Phase, rate_in_graph, unpacking
 from benchmarker.explain.verdict import SLOWED_FROM, Verdict, verdict_of
@@ -191,7 +191,8 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
         f"graph_{unit}s_per_s": ceiling.per_s if ceiling else None,
         f"graph_{unit}s_per_s_at_least": ceiling.least_per_s if ceiling else None,
         "baseline": contrast.baseline.variant if contrast else None,
-        "ratio": contrast.ratio if contrast else None,
+        **with_ends("ratio", contrast.speed_up.ratio if contrast else None),
+        "verdict": contrast.speed_up.verdict if contrast else None,
         "more_s": dict(contrast.parts) if contrast else None,
         "proof": list(map(unmarked, explanation.proof.lines)),
         "warnings": list(map(unmarked, explanation.proof.warnings)),
@@ -222,19 +223,15 @@ SMALLEST_PART = 0.02
 PRODUCT_SHARES = ("floor", "excess", "products")
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 NOT_TESTED = "not tested"
-UNSURE = ("same", "inconclusive", NOT_TESTED)
+VERDICTS = {"same": "as fast as", "inconclusive": "not separated from"}
 
 
 @dataclass(frozen=True)
 class Contrast:
     baseline: Explanation
     variant: Explanation
-    verdict: str | None
-
-    @property
-    def ratio(self) -> float:
-        """Variant's time per unit of work, divided by the baseline's: above 1 is slower."""
-        return self.variant.waterfall.total_s / self.baseline.waterfall.total_s
+    speed_up: SpeedUp  # Ratio of the rates by which the tables rank the rows.
+    is_of_call: bool = False  # True if that is the rate of the whole call, while the explained unit is a token.
 
     @property
     def parts(self) -> list[tuple[str, float]]:
@@ -243,17 +240,13 @@ class Contrast:
         changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
         return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))
 
-    def sentence(self, unsure: Collection[str | None] = UNSURE) -> str:
-        """Return `int8 is 1.64x slower than fp16 (same): -6.6 ms/token matrix products`, with verdicts in `unsure`."""
-        unit, baseline = self.variant.unit, plain_line(self.baseline.variant)
-        slower_by = max(self.ratio, 1 / self.ratio)
-        speed = (
-            f"takes as long a {unit} as {baseline} (within {percent(SAME_WITHIN, places=0)})"
-            if slower_by <= 1 + SAME_WITHIN
-            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {baseline}"
-        )
-        if self.verdict in unsure:
-            speed += f" ({self.verdict})"
+    def sentence(self, *, is_tagged: bool = True) -> str:
+        """Return `int8 is slower than fp16 (0.61x [0.60, 0.62]): +6 ms/token gaps`; `(not tested)` if `is_tagged`."""
+        unit, verdict, ratio = self.variant.unit, self.speed_up.verdict, self.speed_up.text
+        baseline = plain_line(self.baseline.variant) + " in whole calls" * self.is_of_call
+        speed = f"is {VERDICTS.get(verdict, f'{verdict} than')} {baseline} ({ratio})"
+        if verdict == NOT_TESTED:
+            speed = f"is {ratio} as fast as {baseline}" + f" ({NOT_TESTED})" * is_tagged
         largest = max((abs(seconds) for _, seconds in self.parts), default=0.0)
         parts = [part for part in self.parts if abs(part[1]) > SMALLEST_PART * largest][:4]
         note = " (converting each weight before it is multiplied)" if self.variant.conversion else ""
@@ -266,18 +259,20 @@ class Contrast:
         return f"{plain_line(self.variant.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
 
 
-def contrasts_of(
-    explanations: Sequence[Explanation | NotExplained],
-    baseline: str,
-    verdicts: Mapping[tuple[str, CellKey], str | None],
-) -> tuple[Contrast, ...]:
-    explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
-    base = next((explanation for explanation in explained if explanation.variant == baseline), None)
-    return tuple(
-        Contrast(base, variant, verdicts.get((variant.variant, variant.cell)) if variant.cell else None)
-        for variant in explained
-        if base and variant is not base and (base.phase.is_decode, base.cell) == (variant.phase.is_decode, variant.cell)
-    )
+def contrasts_of(explanations: Sequence[Explanation | NotExplained], results: Results) -> tuple[Contrast, ...]:
+    """Return the difference between each explained variant and the baseline in its cell, with the tables' ratio."""
+    explained = {
+        (variant.variant, variant.cell): variant for variant in explanations if isinstance(variant, Explanation)
+    }
+    base = next((variant for (name, _), variant in explained.items() if name == results.baseline), None)
+    tested = speed_ups(results.rows, dict.fromkeys(results.members, results.baseline), results.circumstances)
+    contrasts = []
+    for row, speed_up in zip(results.rows, tested, strict=True):
+        variant, ratios = explained.get((row.variant, row.cell)), (row.speed_up, row.against_named, speed_up)
+        ratio = next((ratio for ratio in ratios if ratio and ratio.reference == results.baseline), None)
+        if base and variant and ratio and (base.phase.is_decode, base.cell) == (variant.phase.is_decode, variant.cell):
+            contrasts.append(Contrast(base, variant, ratio, row.is_ranked_by_call))
+    return tuple(contrasts)
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide, shown_value
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
-from benchmarker.core.stats import CONFIDENCE, Estimate, Ratio
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds
+from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, Estimate
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.caveats import reference_note
 from benchmarker.schema.record import status_words
@@ -91,30 +91,24 @@ def speed_up(rows: Sequence[Row]) -> Columns:
     """Return the column of the speed-up with its verdict; no column if no row has a speed-up."""
     if not any(row.speed_up for row in rows):
         return []
-    column = _ratio_column(
+    return _ratio_column(
         "speed-up",
         lambda row: "baseline" if row.is_reference and row.pace else with_verdict(row.speed_up),
         lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
         f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
     )
-    return [replace(column, align="left")]
 
 
-def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
-    """Return a column of ratios to variant `named`, if given and unlike the speed-ups. `is_bare`: no intervals."""
+def against_named(rows: Sequence[Row], named: str | None) -> Columns:
+    """Return a column of ratios to the variant `named`; no column if it is None or the ratios repeat the speed-ups."""
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
 
     def text(row: Row) -> str:
-        if row.variant == named:
-            return "1" if row.pace else MISSING
-        speed_up = row.against_named
-        if is_bare and speed_up and not is_wide(speed_up.ratio):
-            return times(Ratio(speed_up.ratio.value, speed_up.ratio.rounds))
-        return with_verdict(speed_up)
+        return "1" if row.variant == named and row.pace else with_verdict(row.against_named)
 
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
-    return [_ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)]
+    return _ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)
 
 
 def changes(rows: Sequence[Row]) -> Columns:
@@ -124,8 +118,7 @@ def changes(rows: Sequence[Row]) -> Columns:
     if first is None:
         return []
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of the same variant in {first}"
-    column = _ratio_column(f"vs {first}", lambda row: with_verdict(row.change), lambda row: _number(row.change), help)
-    return [replace(column, align="left")]
+    return _ratio_column(f"vs {first}", lambda row: with_verdict(row.change), lambda row: _number(row.change), help)
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
@@ -142,13 +135,13 @@ def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
     if all(is_equal(row.call, row.speed_up) for row in rows):
         return []
     help = f"latency of a whole call of {baseline} divided by the row's"
-    return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
+    return _ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)
 
 
 def _ratio_column(
     heading: str, text: Callable[[Row], str], number: Callable[[Row], float | None], help: str
-) -> Column[Row]:
-    return Column(heading, text, sort=number, is_more_better=True, help=help)
+) -> Columns:
+    return [Column(heading, text, "left", sort=number, is_more_better=True, help=help)]
 
 
 def with_verdict(speed_up: SpeedUp | None) -> str:
@@ -279,13 +272,13 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
     brief, exactness = workload_of(rows[0].workload).brief_columns(rows)
     metric = rows[0].ranking
     columns = [
-        Column[Row]("variant", lambda row: row.name_in_sweep if row.sweep else row.label, "left"),
+        Column[Row]("variant", lambda row: row.name_in_sweep + "*" * bool(row.mark), "left"),
         *names(rows)[1:],
         *brief,
         replace(metric_column(metric), text=pace_text, sort=lambda row: shown_value(row.pace, scale=metric.scale)),
         *speed_up(rows),
         *changes(rows),
-        *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
+        *against_named(rows, ranking.named.variant if ranking.named else None),
         *memory(rows),
         *exactness,
     ]
@@ -294,8 +287,10 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         columns.append(Column("why", lambda row: re.split(" and | or ", row.bound_by or MISSING)[0], "left", help=help))
     notes = reference_note(rows)
     notes += [without_why] if without_why and not any(row.bound_by for row in rows) else []
-    if any(row.speed_up and row.speed_up.ratio.low is not None for row in rows):
+    is_tested = {gain.ratio.low is not None for row in rows for gain in (row.speed_up, row.against_named) if gain}
+    if True in is_tested:
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
+        notes += [f"A ratio without it has fewer than {MIN_ROUNDS} rounds."] * (False in is_tested)
     notes += withheld_notes(rows)
     notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
     return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)

@@ -157,9 +157,8 @@ def _of_sweep(explanation: AnyExplanation, sweep: str) -> AnyExplanation:
 
 def explain_results(results: Results) -> Comparison:
     explained = tuple(explain(name, members) for name, members in results.members.items())
-    verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
     # With --force, the cause of a difference may be the device or a version instead of the variant.
-    contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
+    contrasts = () if results.differences else contrasts_of(explained, results)
     values = {field.name: getattr(results, field.name) for field in fields(Results)}
     values |= {"rows": with_bounds(results.rows, explained), "reasons": reasons(explained)}
     return Comparison(**values, explained=explained, contrasts=contrasts)
@@ -290,7 +289,8 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
     variant = first.columns[0]
     others = [column for column in picked if column.heading != variant.heading]
     rows = _sorted(first.rows, _column(sort, choices, option="--sort")) if sort else first.rows
-    return replace(first, columns=[variant, *others], rows=rows, notes=()) if picked else replace(first, rows=rows)
+    marks = tuple(note for note in first.notes if note.startswith("* "))
+    return replace(first, columns=[variant, *others], rows=rows, notes=marks) if picked else replace(first, rows=rows)
 
 
 def column_choices(results: Results, first: Sheet) -> dict[str, Column[Any]]:

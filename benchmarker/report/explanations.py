@@ -10,7 +10,7 @@ from benchmarker.comparison.results import lines_by_sweep
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent, plural, rate
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, code, plain_line
-from benchmarker.explain.explain import NOT_TESTED, UNSURE, Explanation, part_names
+from benchmarker.explain.explain import NOT_TESTED, Explanation, part_names
 from benchmarker.explain.phases import Ceiling
 from benchmarker.explain.verdict import gain_words, share_words
 from benchmarker.explain.waterfall import NotExplained, Share, ShareName
@@ -39,12 +39,16 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     # A single variant has its reason and advice below.
     printed = comparison.reasons if len(comparison.explained) > 1 else ()
     verdicts = {row.call.verdict for row in comparison.rows if row.call}
-    untested = f" ({NOT_TESTED})" if verdicts == {NOT_TESTED} else ""
-    unsure = set(UNSURE) - verdicts if untested else UNSURE
+    is_tested = any(contrast.speed_up.verdict != NOT_TESTED for contrast in comparison.contrasts)
     if_real = ", if the differences are real" if NOT_TESTED in verdicts else ""
+    doubts = [
+        f"{plain_line(row.variant)}: {row.ranking.heading} {row.pace_spread}; its rounds differ too much for a number."
+        for row in comparison.rows
+        if row.is_withheld and (row.variant, row.cell) in [(token.variant, token.cell) for token in explained]
+    ]
     sections = {
-        f"Relative to {plain_line(comparison.baseline or '')}{untested}": [
-            each.sentence(unsure) for each in comparison.contrasts
+        f"Relative to {plain_line(comparison.baseline or '')}{'' if is_tested else f' ({NOT_TESTED})'}": [
+            contrast.sentence(is_tagged=is_tested) for contrast in comparison.contrasts
         ],
         "Predicted and measured": lines_by_sweep(comparison, lambda side: workload.predictions(side)[0]),
         f"When it has paid for itself{if_real}": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),
@@ -54,6 +58,7 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
         bullets(workload.header(comparison.records)),
         *(_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)),
         SHARES_ARE if explained else "",
+        bullets(doubts),
         bullets(fact if len(names) == len(explained) else f"{listed(names)}: {fact}" for fact, names in shared.items()),
         *(block for explanation in explained for block in _variant(explanation, shared, printed)),
         *(

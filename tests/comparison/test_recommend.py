@@ -188,7 +188,7 @@ def test_compare_prints_the_recommendation_under_its_tables(tmp_path) -> None:
     done = CliRunner().invoke(app, ["compare", str(folder), "--budget", "memory<6GiB"])
     assert done.exit_code == 0, done.output
     assert done.output.lstrip().startswith("For the budget `memory<6GiB`")
-    assert "Run it: `benchmarker generate --model Qwen/Qwen3-4B --quant gptq --engine eager" in done.output
+    assert "Run it:\n`benchmarker generate --model Qwen/Qwen3-4B --quant gptq --engine eager" in done.output
     plain = CliRunner().invoke(app, ["compare", str(folder), "--budget", "memory<6GiB", "--format", "json"])
     assert json.loads(plain.output)["variant"] == "gptq"
 

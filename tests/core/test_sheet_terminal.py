@@ -56,6 +56,13 @@ gptq-compile    748.1  1.41x
     )
 
 
+def test_code_is_not_broken_and_a_command_longer_than_the_terminal_has_a_line_of_its_own():
+    kernels = f"- products by {code('kernel_a<half, 1>')}, {code('kernel_b')}"
+    assert shown(kernels, width=34) == "- products by `kernel_a<half, 1>`,\n  `kernel_b`\n"
+    command = code("benchmarker generate --quant gptq")
+    assert shown(f"Run it: {command}", width=30) == "Run it:\n`benchmarker generate --quant gptq`\n"
+
+
 def test_a_table_that_is_too_wide_becomes_two_with_the_names_in_both():
     wide = [COLUMNS[0], *(Column[tuple[str, ...]](f"count {at}", lambda row: "123456789") for at in range(3))]
     assert shown(Sheet("", wide, ROWS[:1]), width=30) == (

@@ -33,14 +33,28 @@ def test_two_variants_differ_part_by_part() -> None:
     (contrast,) = compare_records(pair(rounds=3)).contrasts
     assert sum(seconds for _, seconds in contrast.parts) == pytest.approx(0.009, rel=0.01)
     assert contrast.sentence() == (
-        "int8 is 2.00x slower than fp16: +10.0 ms/token dequantizing (converting each weight before it is multiplied), "
-        "+1.01 ms gaps (launches, host), -0.800 ms norms, rotary, elementwise, -0.700 ms copies and casts"
+        "int8 is slower than fp16 (0.50x [0.50, 0.50]): +10.0 ms/token dequantizing (converting each weight before it "
+        "is multiplied), +1.01 ms gaps (launches, host), -0.800 ms norms, rotary, elementwise, -0.700 ms copies and "
+        "casts"
     )
 
 
 def test_one_process_each_is_said_to_be_no_test() -> None:
     (contrast,) = compare_records(pair()).contrasts
-    assert contrast.sentence().startswith("int8 is 2.00x slower than fp16 (not tested): ")
+    assert contrast.sentence().startswith("int8 is 0.50x as fast as fp16 (not tested): ")
+
+
+def test_explain_states_no_difference_that_the_tables_leave_open(tmp_path) -> None:
+    paces_ms = {"fp16": (FP16, (9.0, 9.01, 9.02)), "int8": (INT8, (9.0, 14.0, 20.0)), "again": (FP16, (9.5, 8.9, 9.6))}
+    records = [
+        run(name.replace("again", "fp16"), *kernels, tpot_ms=pace_ms, round_number=number, name=name)
+        for name, (kernels, times_ms) in paces_ms.items()
+        for number, pace_ms in enumerate(times_ms)
+    ]
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *records))])
+    assert "- int8: decode tok/s wide [27.21, 198.49]; its rounds differ too much for a number." in done.output
+    assert "- int8 is not separated from fp16 (wide [0.25, 1.78]): " in done.output
+    assert "- again is not separated from fp16 (0.97x [0.87, 1.07]): " in done.output
 
 
 def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
@@ -95,6 +109,7 @@ def test_explain_gives_a_program_plain_values(tmp_path) -> None:
     fp16, int8, gptq = json.loads(done.output)
     assert (fp16["bound_by"], int8["bound_by"]) == ("small kernels", "dequantizing")
     assert sum(int8["parts_s"].values()) == pytest.approx(int8["token_s"]) == pytest.approx(0.018)
+    assert (int8["ratio"], int8["ratio_low"], int8["verdict"]) == (pytest.approx(0.5), None, "not tested")
     assert sum(int8["more_s"].values()) == pytest.approx(0.009)
     assert fp16["ratio"] is None
     assert gptq["not_explained"] == "no profile (left out, or the run ended before it)"
@@ -150,7 +165,7 @@ def test_two_sweeps_keep_their_differences_and_predictions(tmp_path) -> None:
         save(tmp_path / name, *pair(), graph)
     folders = [str(tmp_path / "before"), str(tmp_path / "after")]
     printed = CliRunner().invoke(app, ["explain", "--format", "markdown", *folders]).output
-    assert "- int8 (after) is 2.00x slower than fp16 (after): +10.0 ms/token dequantizing" in printed
+    assert "- int8 (after) is 0.50x as fast as fp16 (after): +10.0 ms/token dequantizing" in printed
     assert "- before: fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 135 tok/s." in printed
     assert "- after: fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 125 tok/s." in printed
     rows = json.loads(CliRunner().invoke(app, ["explain", *folders, "--format", "json"]).output)
@@ -193,7 +208,10 @@ def test_a_variant_that_is_not_really_faster_never_pays() -> None:
 @pytest.mark.parametrize(
     ("tpots_ms", "said"),
     [
-        ((26.0, 29.0, 32.0), "gptq is not separated from fp16: whether it pays for its loading is not decided."),
+        (
+            (26.0, 29.0, 32.0),
+            "gptq is not separated from fp16 in whole calls: whether it pays for its loading is not decided.",
+        ),
         ((29.9, 30.0, 30.1), "gptq is as fast as fp16, and never pays for its loading."),
         ((9.0, 10.0, 29.0), ""),
     ],

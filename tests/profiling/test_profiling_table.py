@@ -107,6 +107,10 @@ def test_names_cannot_break_the_table():
             "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_3_64x64x128_4x1x1_cga1x1x1_kernel0_0",
             "cudnn_generated_fort_native_sdpa_sm80_flash_fpr…a1x1x1_kernel0_0",
         ),
+        (
+            "## Call CompiledFxGraph fp6332grql5ukoqmtonzsan7rnbrolnapwy36egj6nybthii6shn ##",
+            "compiled graph fp633 (fused code)",
+        ),
     ],
 )
 def test_a_name_is_made_readable_and_cut_to_fit(name, expected):

@@ -18,8 +18,9 @@ from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table, memory
-from benchmarker.report.compare import compare, remarks_of
+from benchmarker.report.compare import chosen_sheet, compare, remarks_of
 from benchmarker.report.verify import verify
+from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.quality import TaskResult
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.quality_tables import task_answers
@@ -346,6 +347,18 @@ def test_the_column_of_changes_names_the_first_folder_even_if_a_new_variant_lead
         sheet = first_table(ranking_of(compare(ordered)))
         assert sheet.rows[0].variant == "gptq (after)"
         assert f"vs {ordered[0].name}" in [column.heading for column in sheet.columns]
+
+
+def test_a_mark_explained_below_the_table_of_two_sweeps_is_on_its_rows(tmp_path):
+    folders = before_and_after(tmp_path)
+    gemv = KernelUse(purpose="linear", origin="benchmarker", name="gemv_gptq")
+    facts = EngineFacts(name="native", tokens_read="end", kv_cache="static", kernels_used=(gemv,))
+    own = record("fp16", name="own", runtime="native", sweep="after").model_copy(update={"engine": facts})
+    save(folders[1] / "native", own)
+    compared = compare(folders)
+    for sheet in (first_table(ranking_of(compared)), chosen_sheet(compared, "peak", None)):
+        assert [sheet.columns[0].text(row) for row in sheet.rows if row.mark] == ["own*"]
+        assert sheet.notes[-1].startswith("* benchmarker's own kernels")
 
 
 def test_the_caption_names_the_reference_of_each_sweep(tmp_path):

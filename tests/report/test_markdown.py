@@ -217,10 +217,15 @@ def test_clocks_that_differ_are_shown_with_the_variants(tmp_path):
 
 def test_unfinished_runs_are_said(tmp_path):
     text = shown(
-        tmp_path, record("fp16", status="running"), record("int8", status="interrupted", round_number=2), record("gptq")
+        tmp_path,
+        record("fp16", status="running"),
+        record("int8", status="interrupted", round_number=2),
+        record("gptq"),
+        record("bnb4", failed_cell("error", "no room"), status="interrupted"),
     )
-    assert "- fp16, round 1: the run has not finished, or its process died: the saved cells are used.\n" in text
+    assert "- fp16, round 1: the run has not finished, or its process died: the cells it finished are used.\n" in text
     assert "- int8, round 3: the run was interrupted: the cells it finished are used.\n" in text
+    assert "- bnb4, round 1: the run was interrupted: no cell was finished.\n" in text
 
 
 def test_a_forced_table_is_marked_with_what_differs(tmp_path):

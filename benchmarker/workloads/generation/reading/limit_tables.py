@@ -158,7 +158,7 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
     if not tokens and saved_s > 0:
         return None
     if verdict == "inconclusive":
-        return f"{variant} is not separated from {base}: whether it pays for its loading is not decided"
+        return f"{variant} is not separated from {base} in whole calls: whether it pays for its loading is not decided"
     if verdict == "same" or saved_s <= 0:
         speed = "as fast as" if verdict == "same" else "not faster than"
         return f"{variant} is {speed} {base}, and never pays for its loading"

@@ -13,7 +13,7 @@ from typing import cast
 
 from benchmarker.comparison.results import make_row
 from benchmarker.comparison.roofline import Floor, floor_of
-from benchmarker.comparison.rows import CellKey, cell_of, cell_words, keys_of
+from benchmarker.comparison.rows import CellKey, cell_of, cell_words, is_wide, keys_of
 from benchmarker.core.formatting import ms, percent, seconds, significant
 from benchmarker.core.tables import plain_line
 from benchmarker.explain.explain import loaded_proof
@@ -166,8 +166,9 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     is_slowed = timed.waterfall.busy_share > SLOWED_FROM
     slowed = "; the profiled one took longer than that in its kernels alone" if is_slowed else ""
     bounds = " and ".join(bounds_of_shares(timed.shares, phase, floor))
+    first = f"{row.spread_text(row.ttft, scale=1e3)} ms" if is_wide(row.ttft) else seconds(row.ttft.value)
     return (
-        f"prefill of {profile.prompt_tokens} tokens: {seconds(row.ttft.value)} to the first token, bound by {bounds}: "
+        f"prefill of {profile.prompt_tokens} tokens: {first} to the first token, bound by {bounds}: "
         f"{all_share_words(timed.shares, least=SHOWN_SHARE)}{slowed}"
     )
 
@@ -194,6 +195,8 @@ def _allows(row: Row, why: str, *, has_unknown_bytes: bool) -> str:
     """Return a conclusion from the time and the bytes of a token that was not profiled."""
     assert row.tpot is not None
     where = f"not profiled ({plain_line(why, longest=300)}): at {cell_words(row.cell)}"
+    if is_wide(row.tpot):
+        return f"{where}, a token takes {row.spread_text(row.tpot, scale=1e3)} ms"
     if row.mbu is not None:
         remainder = max(0.0, 1 - row.mbu)
         return (
