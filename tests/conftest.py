@@ -15,6 +15,7 @@ import pytest
 
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
+from script.house import ROOT, House
 
 os.environ["AOT_INDUCTOR_DEBUG_COMPILE"] = "1"  # Inductor's C++ without optimization: a quarter less to compile.
 
@@ -88,6 +89,12 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.backends.debugging import aot_eager
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: aot_eager(graph, inputs))
+
+
+@pytest.fixture(scope="session")
+def house() -> House:
+    """The package's modules, parsed, which takes seconds."""
+    return House(ROOT)
 
 
 @pytest.fixture(scope="session")
