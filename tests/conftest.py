@@ -15,6 +15,7 @@ import pytest
 
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
+from script.house import ROOT, House
 
 os.environ["AOT_INDUCTOR_DEBUG_COMPILE"] = "1"  # Inductor's C++ without optimization: a quarter less to compile.
 
@@ -73,6 +74,14 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _few_steps_are_checked() -> Iterator[None]:
+    """Compare 32 decode steps of each run with the forward pass instead of 256, which take longer than the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarker.quality.step_check.STEPS", 32)
+        yield
+
+
 @pytest.fixture
 def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is traced and then run by torch's operators. Inductor needs many seconds of a C++ compiler."""
@@ -80,6 +89,12 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.backends.debugging import aot_eager
 
     monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, inputs, **_: aot_eager(graph, inputs))
+
+
+@pytest.fixture(scope="session")
+def house() -> House:
+    """The package's modules, parsed, which takes seconds."""
+    return House(ROOT)
 
 
 @pytest.fixture(scope="session")

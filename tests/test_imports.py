@@ -34,8 +34,6 @@ WITHOUT_TORCH = (
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
 
-HOUSE = House(ROOT)
-MODULES = HOUSE.paths
 WORKLOAD_READING = "workloads.reading"
 """Modules in `workloads/NAME/reading/` or named `NAME_reading`, which import from the packages that read records."""
 WORKLOAD_CLASSES = "workloads.workload"
@@ -68,37 +66,37 @@ def goes_down(room_from: str, room_to: str) -> bool:
     return room_to in floors and floors[room_to] < floors[room_from]
 
 
-def test_imports_only_go_down():
+def test_imports_only_go_down(house):
     upward = [
         f"{name} imports {target}"
-        for name in MODULES
+        for name in house.paths
         if name
-        for target in HOUSE.arrows(name, everywhere=True)
+        for target in house.arrows(name, everywhere=True)
         if not goes_down(room_of(name), room_of(target))
     ]
     assert not upward, f"upward imports: {upward}"
 
 
-def test_every_package_has_a_place_in_the_order():
-    rooms = {room_of(name) for name in MODULES if name}
+def test_every_package_has_a_place_in_the_order(house):
+    rooms = {room_of(name) for name in house.paths if name}
     assert rooms <= {*" ".join(MEASURING).split(), *READING, WORKLOAD_READING, WORKLOAD_CLASSES, *ABOVE}
 
 
-def test_no_cycle_of_imports():
+def test_no_cycle_of_imports(house):
     def visit(name, path):
         assert name not in path, " -> ".join([*path[path.index(name) :], name])
         if name in visited:
             return
-        for target in HOUSE.arrows(name):
+        for target in house.arrows(name):
             visit(target, [*path, name])
         visited.add(name)
 
     visited: set[str] = set()
-    for name in MODULES:
+    for name in house.paths:
         visit(name, [])
 
 
-def reached(name: str) -> set[str]:
+def reached(house: House, name: str) -> set[str]:
     """Return the external packages that importing a module imports, directly or through this package."""
     visited, outside, waiting = set(), set(), [name]
     while waiting:
@@ -106,7 +104,7 @@ def reached(name: str) -> set[str]:
         if module in visited:
             continue
         visited.add(module)
-        names = HOUSE.imports(module)
+        names = house.imports(module)
         outside |= {full_name.split(".")[0] for full_name in names} - {"benchmarker"}
         parts = module.split(".")
         waiting += [*inside_package(names), *(".".join(parts[:end]) for end in range(len(parts)))]
@@ -114,15 +112,16 @@ def reached(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("entry", WITHOUT_TORCH.split())
-def test_modules_that_need_no_torch_do_not_import_it(entry):
-    for name in MODULES:
+def test_modules_that_need_no_torch_do_not_import_it(house, entry):
+    for name in house.paths:
         if f"{name}.".startswith(f"{entry}."):
-            assert not reached(name) & HEAVY, f"importing {name} imports {reached(name) & HEAVY}"
+            heavy = reached(house, name) & HEAVY
+            assert not heavy, f"importing {name} imports {heavy}"
 
 
-def test_records_are_read_if_torch_cannot_be_imported():
+def test_records_are_read_if_torch_cannot_be_imported(house):
     wanted = [
-        f"benchmarker.{name}" for name in MODULES if room_of(name) in (*GROUND, *READING, WORKLOAD_READING, "cli")
+        f"benchmarker.{name}" for name in house.paths if room_of(name) in (*GROUND, *READING, WORKLOAD_READING, "cli")
     ]
     finder = (
         "import sys\n"

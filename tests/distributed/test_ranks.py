@@ -39,18 +39,14 @@ def children():
     return [process for process in psutil.Process().children() if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_the_other_ranks_have_the_threads_that_this_process_chose(monkeypatch):
-    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    with opened() as ranks:
-        assert ranks.together({"do": "threads"}, lambda: None, kind="threads") == (None, [2])
-
-
 def refuse():
     raise UnsupportedError("not here")
 
 
-def test_ranks_exchange_tensors_and_answer_and_may_refuse():
+def test_ranks_have_the_threads_of_this_process_exchange_tensors_and_answer_and_may_refuse(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     with opened(count=3) as opened_ranks:
+        assert opened_ranks.together({"do": "threads"}, lambda: None, kind="threads") == (None, [2, 2])
         assert opened_ranks.together({"do": "add"}, added, kind="add") == (33, [33, 33])
         with pytest.raises(UnsupportedError, match="not here"):
             opened_ranks.together({"do": "refuse"}, refuse, kind="refuse")

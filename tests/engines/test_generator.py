@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,10 +34,16 @@ def captured(model: PreTrainedModel) -> Generator:
     return generator
 
 
+@cache
+def greedy_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+    """Return 130 tokens, for which a cache of 128 positions is too small."""
+    ids = torch.tensor([Generator(model)._tokenizer.encode(TEXT)])
+    return tuple(EagerDecoder(model, CpuDevice()).generate(ids, 130).tokens[0])
+
+
 def expected(model: PreTrainedModel, tokens: int) -> str:
     generator = Generator(model)
-    ids = torch.tensor([generator._tokenizer.encode(TEXT)])
-    made: list[int] = list(EagerDecoder(model, CpuDevice()).generate(ids, tokens).tokens[0])
+    made = greedy_tokens(model)[:tokens]
     stops = [at for at, token in enumerate(made) if token in generator.stop_tokens]
     text: str = generator._tokenizer.decode(made[: stops[0] if stops else None], skip_special_tokens=True)
     return text
@@ -58,8 +65,7 @@ def test_it_stops_before_an_end_of_text_token(
     small: PreTrainedModel, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = make(small)
-    ids = torch.tensor([generator._tokenizer.encode(TEXT)])
-    made: list[int] = list(EagerDecoder(small, CpuDevice()).generate(ids, 20).tokens[0])
+    made = greedy_tokens(small)[:20]
     monkeypatch.setattr(small.generation_config, "eos_token_id", made[7])
     until = made[: made.index(made[7])]
     assert generator.generate(TEXT, max_new_tokens=20) == generator._tokenizer.decode(until)

@@ -46,7 +46,7 @@ def by_hand(case: Case) -> Any:
         # Fewer tiles than programs: several make a tile, and the last outputs and rows are not all there.
         Case(8, 40, 256, 136, Cut(128, 32, 7, 4), stages=2, are_scales_wide=True),
         Case(4, 1, 768, 96, Cut(256, 32, 5, 1), stages=3),
-        Case(16, 33, 768, 64, Cut(128, 32, 4, 2), stages=3),
+        by_hand(Case(16, 33, 768, 64, Cut(128, 32, 4, 2), stages=3)),
         # More tiles than programs: some are whole, others shared.
         by_hand(Case(8, 150, 320, 400, Cut(128, 32, 6, 2), stages=4, dtype=torch.bfloat16)),
         Case(4, 70, 384, 224, Cut(128, 32, 4, 2), stages=3),
@@ -63,7 +63,7 @@ def by_hand(case: Case) -> Any:
         by_hand(Case(16, 64, 512, 200, Cut(192, 64, 3, 2), stages=2)),
         # Tiles of 256 rows.
         by_hand(Case(8, 300, 256, 160, Cut(128, 256, 3, 1), stages=2)),
-        Case(4, 520, 384, 256, Cut(128, 256, 4, 2), stages=3, dtype=torch.bfloat16),
+        by_hand(Case(4, 520, 384, 256, Cut(128, 256, 4, 2), stages=3, dtype=torch.bfloat16)),
         Case(16, 257, 512, 136, Cut(128, 256, 7, 4), stages=2),
         # More tiles are left than are made whole, and none is shared: some programs have one less.
         Case(4, 70, 384, 160, Cut(128, 32, 4, 0), stages=3),

@@ -76,6 +76,16 @@ def everything(folder: Path, name: str = "int8") -> Comparison:
     )
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return everything(tmp_path_factory.mktemp("everything"))
+
+
+@pytest.fixture(scope="module")
+def whole_page(whole: Comparison) -> str:
+    return page(whole)
+
+
 class Tables(HTMLParser):
     """The text of every row of every sortable table."""
 
@@ -173,8 +183,8 @@ def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, modul
         write_report(comparison, tmp_path / "report.html")
 
 
-def test_the_page_names_no_place_in_the_network(tmp_path):
-    found = set(re.findall(r"https?://[^\s\"'<)]+", page(everything(tmp_path))))
+def test_the_page_names_no_place_in_the_network(whole_page):
+    found = set(re.findall(r"https?://[^\s\"'<)]+", whole_page))
     assert found == set()
 
 
@@ -182,13 +192,12 @@ def test_markup_in_a_sentence_makes_no_link_and_no_picture():
     assert html("![x](http://a.example) <a href=x> & <http://c.example>").count("<") == 0
 
 
-def test_every_chart_appears_where_the_records_can_fill_it(tmp_path):
-    comparison = everything(tmp_path)
-    charts, text = charts_of(comparison), page(comparison)
+def test_every_chart_appears_where_the_records_can_fill_it(whole, whole_page):
+    charts = charts_of(whole)
     assert [chart.name for chart in charts] == CHARTS
     for chart in charts:
         assert chart.note
-        assert f'id="chart-{chart.name}"' in text
+        assert f'id="chart-{chart.name}"' in whole_page
 
 
 def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):
@@ -255,8 +264,8 @@ def test_what_was_not_measured_has_no_chart(tmp_path):
     assert "timed out: it took more than 10 s" in page(comparison)
 
 
-def test_charts_take_their_colours_from_the_page_and_share_no_id(tmp_path):
-    drawn = [to_svg(chart) for chart in charts_of(everything(tmp_path))]
+def test_charts_take_their_colours_from_the_page_and_share_no_id(whole):
+    drawn = [to_svg(chart) for chart in charts_of(whole)]
     ids = [one for svg in drawn for one in set(re.findall(r'\bid="([^"]+)"', svg))]
     assert len(ids) == len(set(ids))
     for svg in drawn:
@@ -264,9 +273,8 @@ def test_charts_take_their_colours_from_the_page_and_share_no_id(tmp_path):
         assert not set(re.findall(r"#[0-9a-f]{6}\b", svg)) - {"#000000", "#ffffff"}
 
 
-def test_a_drawing_is_the_same_every_time(tmp_path):
-    comparison = everything(tmp_path)
-    assert page(comparison) == page(comparison)
+def test_a_drawing_is_the_same_every_time(whole, whole_page):
+    assert page(whole) == whole_page
 
 
 def test_kernel_times_by_category_add_up_to_the_profile():
@@ -449,18 +457,10 @@ def test_a_row_with_kernels_of_ours_has_an_asterisk_in_table_and_answer(tmp_path
     assert "benchmarker's own kernels" in " ".join(first_table(ranking_of(comparison)).notes)
 
 
-def test_every_table_of_the_page_scrolls_in_its_own_container(tmp_path):
-    text = page(everything(tmp_path))
-    containers = text.count('<div class="wide" role="region" aria-label="Table" tabindex="0"><table')
-    assert containers == text.count("<table") > 2
-    assert ".wide { overflow-x: auto; }" in text
-
-
-def test_plots_need_no_template_library(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    monkeypatch.delitem(sys.modules, "benchmarker.report.html.page", raising=False)
-    comparison = everything(tmp_path)
-    assert write_plots(comparison, charts_of(comparison), tmp_path / "plots")
+def test_every_table_of_the_page_scrolls_in_its_own_container(whole_page):
+    containers = whole_page.count('<div class="wide" role="region" aria-label="Table" tabindex="0"><table')
+    assert containers == whole_page.count("<table") > 2
+    assert ".wide { overflow-x: auto; }" in whole_page
 
 
 def test_a_report_does_not_overwrite_a_record(tmp_path):
@@ -471,9 +471,10 @@ def test_a_report_does_not_overwrite_a_record(tmp_path):
         write_report(comparison, _made(tmp_path / "folder.html"))
 
 
-def test_plots_are_png_files(tmp_path):
-    comparison = everything(tmp_path)
-    files = write_plots(comparison, charts_of(comparison), tmp_path / "plots")
+def test_plots_are_png_files_and_need_no_template_library(whole, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "benchmarker.report.html.page", raising=False)
+    files = write_plots(whole, charts_of(whole), tmp_path / "plots")
     assert [path.name for path in files] == [f"{name}.png" for name in CHARTS]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
 

@@ -27,7 +27,8 @@ def read(*words):
     return read_job(["context_parallel", *SHAPE, *SHORT, *words])
 
 
-@pytest.mark.parametrize("variant", ["zigzag", "ring", "ulysses", "single"])
+# The run below compares zigzag too.
+@pytest.mark.parametrize("variant", [pytest.param("zigzag", marks=pytest.mark.by_hand), "ring", "ulysses", "single"])
 def test_the_result_of_all_ranks_is_that_of_one_process_in_float64(variant):
     job = read("--variant", variant, "--heads", "4", "--kv-heads", "2", "--seq-len", "512")
     with closing(ContextParallelBench(job, CpuDevice(), None, None)) as bench:

@@ -132,7 +132,7 @@ def test_a_loss_that_is_no_number_is_invalid(tmp_path, monkeypatch):
         return sample
 
     monkeypatch.setattr(TrainingStep, "__call__", spoilt)
-    (cell,) = record_of(tmp_path, "--variant", "lora").cells
+    (cell,) = record_of(tmp_path, "--variant", "full").cells
     assert (cell.status, cell.error_kind, cell.samples) == ("invalid", "wrong_result", ())
 
 

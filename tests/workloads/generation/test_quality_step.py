@@ -124,7 +124,8 @@ def test_predictions_that_are_no_numbers_are_an_error() -> None:
     ("longest", "step_s", "shape"),
     [(126, 0.003, (3, 126)), (23, 0.003, (12, 23)), (5000, 0.003, (1, 257)), (126, 1.0, (1, 33)), (1, 0.003, (256, 2))],
 )
-def test_texts_fit_into_the_timed_shape_and_take_no_minutes(longest, step_s, shape) -> None:
+def test_texts_fit_into_the_timed_shape_and_take_no_minutes(longest, step_s, shape, monkeypatch) -> None:
+    monkeypatch.setattr(step_check, "STEPS", 256)
     texts = texts_for(lambda count: tuple(range(count)), longest=longest, step_s=step_s)
     assert (len(texts), len(texts[0])) == shape
     assert len({token for text in texts for token in text}) == shape[0] * shape[1]
@@ -137,11 +138,6 @@ def captured(model: PreTrainedModel) -> ModelBenchmarker:
     return subject
 
 
-@pytest.fixture
-def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_check, "STEPS", 32)
-
-
 def changes(subject: ModelBenchmarker) -> dict[str, Any]:
     """The fields of the record that the check of the step changes."""
     cells = tuple(subject.run(GRID, Procedure(warmup=1, warmup_limit=1, runs=2)))
@@ -151,7 +147,6 @@ def changes(subject: ModelBenchmarker) -> dict[str, Any]:
     return after_timing(check_step, LastCell(job, record("fp16", *cells), subject, Path("fp16.json"), terminal))
 
 
-@pytest.mark.usefixtures("_few_steps")
 def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: PreTrainedModel) -> None:
     subject = captured(model)
     changed = changes(subject)
@@ -164,7 +159,6 @@ def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: P
     assert subject.source.facts().graphs_captured == 2
 
 
-@pytest.mark.usefixtures("_few_steps")
 def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +175,6 @@ def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
     assert "predicts something else than the form's own forward" in changed["cells"][0].reason
 
 
-@pytest.mark.usefixtures("_few_steps")
 def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: object, ids: object, **_: object) -> Scores:
         raise UnsupportedError("not with this cache")
