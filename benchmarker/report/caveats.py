@@ -141,12 +141,11 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
     for note in reference_note(rows):
         metrics = listed(row.ranking.heading for row in rows if row.speed_up)
         sentences.append(f"{note.removesuffix('.')}, in {metrics}.")
-    untested = [row.speed_up.ratio.rounds for row in rows if row.speed_up and row.speed_up.verdict == "not tested"]
-    if untested:
-        counted = plural(min(untested), "round", "rounds")
+    ratios = (ratio for row in rows for ratio in (row.speed_up, row.against_named, row.call) if ratio)
+    if untested := [ratio.ratio.rounds for ratio in ratios if ratio.verdict == "not tested"]:
         sentences.append(
-            f"Not tested: {counted} cannot separate a difference from chance; {MIN_ROUNDS} rounds or more can "
-            f"({code('benchmarker sweep')})."
+            f"A ratio without an interval is not tested: {plural(min(untested), 'round', 'rounds')} cannot separate a "
+            f"difference from chance; {MIN_ROUNDS} rounds or more can ({code('benchmarker sweep')})."
         )
     return sentences
 

@@ -11,6 +11,7 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_decide
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer, round_s
+from benchmarker.report.caveats import caption
 from benchmarker.report.columns import OPEN_NOTE, first_table
 from benchmarker.report.compare import sheets
 from tests.records import cell, compare_records, record, rounds, sample
@@ -151,6 +152,7 @@ def test_a_ratio_to_the_named_variant_has_its_interval_or_a_note_that_it_has_too
         "[low, high] is the 95 % interval over rounds of fresh processes.",
         "A ratio without it has fewer than 3 rounds.",
     )
+    assert "A ratio without an interval is not tested: 2 rounds cannot separate" in caption(comparison)
 
 
 def test_with_a_named_baseline_the_only_reference_is_that_baseline():

@@ -58,9 +58,9 @@ def test_single_runs_show_their_spread_and_no_verdict(tmp_path):
 | int8    |     2.280 | 45.60 ± 0.02 | 45.60 ± 0.02 | 21.93 ± 0.01 | 0.61x    |     7.59 |        4.11 |        8.78 |   18.8 |
 
 Values are medians over the timed runs of one process, ± their sample standard deviation. Speed-up is """  # noqa: E501
-        "relative to fp16, in decode tok/s. Not tested: 1 round cannot separate a difference from chance; 3 rounds or "
-        "more can "
-        "(`benchmarker sweep`). Peak is the live tensors as torch's allocator counts them.\n\n"
+        "relative to fp16, in decode tok/s. A ratio without an interval is not tested: 1 round cannot separate a "
+        "difference from chance; 3 rounds or more can (`benchmarker sweep`). Peak "
+        "is the live tensors as torch's allocator counts them.\n\n"
         "- Random weights (load_format dummy): the time of a dense model was within 1.3 % of that of real-shaped "
         "weights (docs/values.md); text and quality mean nothing.\n"
     )
