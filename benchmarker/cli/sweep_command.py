@@ -150,7 +150,7 @@ def sweep_config(
         is_compared = False
         # Without a record, the reason is the error or the interruption that stopped the sweep.
         if not stopped or record_paths(sweep.folder):
-            terminal.line(f"no comparison: {error}")
+            terminal.note(f"no comparison: {error}")
     # Printed before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
     terminal.line(f"records: {sweep.folder}")
     failures = sweep.progress.failures
@@ -216,7 +216,7 @@ def _print_failure(failure: Failure, terminal: Terminal) -> None:
     from benchmarker.schema.record import status_words
 
     reason = failure.fault.reason
-    terminal.line(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")
+    terminal.note(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")
     if failure.fault.kind == "disturbed":
         return
     for line in failure.tail:

@@ -39,7 +39,6 @@ COMMIT_LENGTH = 7
 CLOCKS_WITHIN = 1.03  # Ratio of the highest to the lowest clock above which the clocks of the variants are printed.
 SMALLEST_CHANGE = 0.01
 LARGEST_P = 0.01
-USED = "the cells it finished are used"
 RecordT = TypeVar("RecordT", bound=RunRecord)
 
 
@@ -311,12 +310,12 @@ def _where(rows: Sequence[Row]) -> str:
 
 def unfinished(records: Sequence[RunRecord]) -> list[str]:
     words = {"running": "has not finished, or its process died", "interrupted": "was interrupted"}
-    has_rounds = any(record.round for record in records)
+    has_rounds = any(run.round for run in records)
     return [
-        f"{plain_line(record.variant.name)}{f', round {record.round + 1}' if has_rounds else ''}: "
-        f"the run {words[record.status]}: {'no cell was finished' if record.last_good is None else USED}."
-        for record in records
-        if record.status in words and not record.is_disturbed
+        f"{plain_line(run.variant.name)}{f', round {run.round + 1}' if has_rounds else ''}: the run "
+        f"{words[run.status]}: {'no cell was finished' if run.last_good is None else 'the cells it finished are used'}."
+        for run in records
+        if run.status in words and not run.is_disturbed
     ]
 
 

@@ -11,7 +11,7 @@ import io
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,8 +159,7 @@ def explain_results(results: Results) -> Comparison:
     explained = tuple(explain(name, members) for name, members in results.members.items())
     # With --force, the cause of a difference may be the device or a version instead of the variant.
     contrasts = () if results.differences else contrasts_of(explained, results)
-    values = {field.name: getattr(results, field.name) for field in fields(Results)}
-    values |= {"rows": with_bounds(results.rows, explained), "reasons": reasons(explained)}
+    values = vars(results) | {"rows": with_bounds(results.rows, explained), "reasons": reasons(explained)}
     return Comparison(**values, explained=explained, contrasts=contrasts)
 
 

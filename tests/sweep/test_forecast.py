@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.hardware.monitor import load_per_core
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import OrderLine, read_record
-from benchmarker.sweep.sweep_plan import Schedule, Task
+from benchmarker.sweep.request import Settings, make_request, read_config
+from benchmarker.sweep.sweep_plan import Schedule, Task, missing_tasks
 from benchmarker.workloads.generation.generation_quality import GenerationJudging
 from benchmarker.workloads.generation.spec import guess_parameters
 from tests import records
@@ -128,6 +130,18 @@ def test_recorded_processes_replace_the_first_guess_and_a_pause_does_not_count()
     schedule.recall(lines, [records.record("a", cells=(cell,), opened_at=None) for cell in cells])
     share = 1 / len(job_of().grid.points())
     assert schedule.seconds([Task(1, "a", (0,), share)]) == pytest.approx(2 * 30.0)
+
+
+def test_the_first_guess_of_the_quickstart_is_near_its_measured_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarker.hardware.gpu.has_gpu_driver", lambda: False)
+    names = ("fp16", "fp16-compile", "int8", "gptq", "gptq-compile", "bnb4")
+    content = read_config(Path("quickstart"))
+    request = make_request(content, names, split_arguments((), "generation")[1], Settings(shared_imports=True))
+    schedule = Schedule(request.jobs, shared_imports=True)
+    tasks = missing_tasks(request.jobs, range(request.file.rounds), 0, finished=())
+    # On two quiet AMD cores.
+    measured_s = 804.0
+    assert measured_s / FACTOR < schedule.seconds(tasks) + schedule.judging_s(schedule.judgements) < measured_s * FACTOR
 
 
 def test_the_time_of_quality_follows_from_the_measured_step_and_prefill() -> None:

@@ -493,3 +493,12 @@ def test_a_profile_that_a_crash_prevented_is_made_later(tmp_path: Path) -> None:
         (0, "failed", True),
         (1, "complete", False),
     ]
+
+
+def test_options_win_over_the_quality_of_the_config_and_a_resumed_sweep_keeps_them() -> None:
+    given = {(): ("quick", ()), ("--quality", "off"): ("off", ()), ("--tasks", "arc_easy"): ("quick", ("arc_easy",))}
+    for words, expected in given.items():
+        options = split_arguments(words, "generation")[1]
+        request = make_request(read_config(Path("quickstart")), ["fp16"], options, Settings())
+        quality = request.jobs["fp16"].quality
+        assert ((quality.size, quality.tasks), request.file.arguments) == (expected, ("fp16", *words))

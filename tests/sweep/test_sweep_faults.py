@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarker.core.console import one_line_errors
+from benchmarker.core.console import FILE_WIDTH, one_line_errors
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.sweep import child
 from benchmarker.sweep.resume import LOCK
@@ -100,7 +100,8 @@ def test_a_fault_is_a_row_and_the_other_cells_are_measured(
     stage = Stage(tmp_path, faults=[made])
     assert stage.sweep(**settings)
     assert stage.cells() == sorted([*cells, *OK_OF_B])
-    assert said in stage.printed
+    assert said in " ".join(stage.printed.split())
+    assert all(len(line) <= FILE_WIDTH for line in stage.printed.splitlines() if line.startswith("failed: "))
     assert "alone: python -m benchmarker.run --config" in stage.printed
     assert "variant" in stage.printed
     assert "decode tok/s" in stage.printed

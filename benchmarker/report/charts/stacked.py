@@ -20,8 +20,7 @@ Parts = Mapping[str, float]  # Milliseconds by name.
 LOOKS: Mapping[str, tuple[int, int]] = {
     **{"matmul": (0, 0), "quantized matmul": (0, 1), "matrix products": (0, 0), "matrix products beyond that": (0, 2)},
     **dict.fromkeys(("reading the weights", "moving the bytes", "moving data at the measured bandwidth"), (0, 1)),
-    "arithmetic at the measured rate": (0, 3),
-    "linear layers at the measured rate": (0, 3),
+    **dict.fromkeys(("arithmetic at the measured rate", "linear layers at the measured rate"), (0, 3)),
     "products at the measured matmul rate": (0, 3),
     **dict.fromkeys(("dequantize", "dequantizing"), (1, 0)),
     **{"attention": (2, 0), "linear attention": (2, 1), "attention in float32": (2, 2), "convolution": (2, 3)},

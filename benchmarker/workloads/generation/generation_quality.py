@@ -18,7 +18,7 @@ from benchmarker.schema.quality import WINDOW_TOKENS, QualitySize, baseline_name
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.generation_job import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
-from benchmarker.workloads.generation.spec import TOKEN_S, GenerationJob
+from benchmarker.workloads.generation.spec import GenerationJob
 from benchmarker.workloads.session import Judging
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
             first_s = statistics.median(sample.ttft_s or step_s for sample in cell.samples)
             forward_s = first_s * max(1.0, WINDOW_TOKENS[size] / prompt_tokens)
         else:
-            step_s = max(TOKEN_S, job.cpu_token_s)
-            forward_s = 2 * step_s
+            step_s, forward_s = job.token_s, 2 * job.token_s
         return (windows * scored + 512) * step_s + (2 * windows + 16) * forward_s
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:

@@ -161,6 +161,7 @@ class GenerationSubject(ModelSubject):
 
 
 TOKEN_S = 0.03  # First estimate of the seconds of a decode step: Qwen3-4B in fp16 by `generate`.
+SMALL_TOKEN_S = {"qwen3-small": 0.005}  # The same of shipped models, which have fewer layers.
 SLOW_TOKEN_S = 0.5
 CPU_BYTES_PER_S = 0.8e9
 """Bytes of 16-bit weights per second and core in the engine `eager`: 0.83e9 with 135 million parameters on one Intel
@@ -245,7 +246,11 @@ class GenerationJob(ModelJob):
         )
 
     def repeat_s(self, point: Point) -> float:
-        return point.new_tokens * max(TOKEN_S, self.cpu_token_s)
+        return point.new_tokens * self.token_s
+
+    @property
+    def token_s(self) -> float:
+        return max(SMALL_TOKEN_S.get(self.model.id, TOKEN_S), self.cpu_token_s)
 
     @property
     def is_judged(self) -> bool:
