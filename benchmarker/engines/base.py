@@ -74,11 +74,6 @@ class TokenSource:
     kv_value_bytes: float | None = None
     """Bytes per value of a quantized KV cache, scales included; None if the cache has the activations' type."""
 
-    @property
-    def is_library_step(self) -> bool:
-        """True if `step_scores` runs the libraries' own decode step, neither captured nor compiled."""
-        return False
-
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         """Return the greedy continuation of one text, not timed, at any batch size. Raises UnsupportedError."""
         return self.generate([ids], new_tokens).tokens[0]
@@ -95,8 +90,8 @@ class TokenSource:
         """Score a text by the engine's prefill, one row per id. None if the engine has `step_scores`."""
         return None
 
-    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
-        """Score a text by the libraries' own decode step; None if it is that of `step_scores`, or was replaced."""
+    def perturbed_scores(self, ids: TokenIds) -> Scores | None:  # noqa: ARG002
+        """Like `forward_scores`, with every module's output moved at random by up to one unit in the last place."""
         return None
 
     def generate(

@@ -36,7 +36,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
     """Compare the decode step with the forward over texts of equal length; None if the engine gives no predictions."""
     import numpy
 
-    steps, plain = [], []
+    steps, rounding = [], []
     # A quantized KV cache packs a prompt at once but new tokens late, so half of the text is the prompt.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
@@ -44,10 +44,8 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
         if forward is None or step is None:
             return None
         steps.append(_compared(forward, step))
-        if source.is_library_step:
-            plain.append(steps[-1][0])
-        elif plain_scores := source.library_step_scores(text, prompt_tokens=prompt_tokens):
-            plain.append(_compared(forward, plain_scores)[0])
+        if perturbed := source.perturbed_scores(text):
+            rounding.append(_compared(forward, perturbed)[0])
     kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
     if not numpy.isfinite(kl).all():
         raise QualityError("the step or the forward gives predictions that are not finite")
@@ -57,7 +55,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
         kl_mean=float(kl.mean()),
         kl_max=float(kl.max()),
         same_top=float(same_top.mean()),
-        plain_kl_mean=float(numpy.concatenate(plain).mean()) if plain else None,
+        rounding_kl_mean=float(numpy.concatenate(rounding).mean()) if rounding else None,
         of_engine=source.is_elsewhere,
         of_cache=source.kv_value_bytes is not None,
     )

@@ -75,8 +75,8 @@ def test_its_divergence_is_told_apart_from_rounding_and_is_no_fault(model: PreTr
     assert checked is not None
     assert checked.verdict == "cache"
     assert checked.steps == 64
-    assert checked.plain_kl_mean is not None
-    assert checked.plain_kl_mean < 1e-6
+    assert checked.rounding_kl_mean is not None
+    assert checked.rounding_kl_mean < 1e-6
     assert 1e-9 < checked.kl_mean < 0.5
     assert "(the quantized KV cache; " in step_line(checked)
     plain = step_divergence(source_of(model, None), [TEXT])

@@ -132,10 +132,6 @@ class EagerDecoder(TorchDecoder):
         )
         return torch.stack(rows)
 
-    @property
-    def is_library_step(self) -> bool:
-        return self.kv_cache is None and not self.has_own_kernels
-
     def _cache_argument(self, context: Tensor | None = None) -> dict[str, Any]:
         if self.kv_cache is not None:
             cache = quantized_cache(self.model, self.kv_cache)

@@ -85,17 +85,20 @@ class TorchDecoder(TokenSource):
             logits = self.model(input_ids=self.tensor([ids]), use_cache=False).logits
         return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
 
-    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        from benchmarker.engines.decoders.eager import EagerDecoder
+    def perturbed_scores(self, ids: TokenIds) -> Scores | None:
+        import torch
 
-        if self.is_library_step or self.has_own_kernels:
-            return None
-        return EagerDecoder(self.model, self.device).step_scores(ids, prompt_tokens=prompt_tokens)
+        dtype = self.model.dtype
+        generator = torch.Generator(torch_device(self.device)).manual_seed(0)
 
-    @property
-    def has_own_kernels(self) -> bool:
-        """True if benchmarker's kernels have replaced kernels of the libraries."""
-        return any(use.origin == "benchmarker" for use in self.facts().kernels_used)
+        def perturb(_module: nn.Module, _inputs: object, output: object) -> Tensor | None:
+            if not isinstance(output, torch.Tensor) or output.dtype != dtype:
+                return None
+            noise = torch.rand(output.shape, generator=generator, device=output.device) - 0.5
+            return (output * (1 + torch.finfo(dtype).eps * noise)).to(dtype)
+
+        with torch.nn.modules.module.register_module_forward_hook(perturb):
+            return self.forward_scores(ids)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ VERDICTS = {
 STEP_COLUMNS = [
     VARIANT,
     _of("step_divergence", "KL step/eager", lambda checked: _three_digits(checked.kl_mean)),
-    _of("step_divergence", "uncaptured", lambda checked: _three_digits(checked.plain_kl_mean)),
+    _of("step_divergence", "perturbed", lambda checked: _three_digits(checked.rounding_kl_mean)),
     _of("step_divergence", "max", lambda checked: _three_digits(checked.kl_max)),
     _of("step_divergence", "same top", lambda checked: _tenths(checked.same_top)),
     _of("step_divergence", "steps", lambda checked: str(checked.steps)),
@@ -95,9 +95,9 @@ STEP_COLUMNS = [
 def step_caption(rows: Sequence[GenerationRow]) -> str:
     sentences = [
         "KL step/eager is how far the predictions of the decode step that was timed are from those of the same form's "
-        "own forward, in nats a token, on a text that both are given; uncaptured is the same of the libraries' own "
-        f"step. Rounding is up to {STEP_ROUNDING} or {STEP_FACTOR} times the uncaptured step's; above {STEP_WRONG} the "
-        "row has no speed."
+        "own forward, in nats a token, on a text that both are given; perturbed is the same of that forward with "
+        "every module's output moved by up to one unit in the last place. Rounding is up to "
+        f"{STEP_ROUNDING} or {STEP_FACTOR} times that; a row above both this and {STEP_WRONG} has no speed."
     ]
     if any(row.step_divergence and row.step_divergence.of_engine for row in rows):
         sentences.append(

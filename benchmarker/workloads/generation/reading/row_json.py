@@ -77,7 +77,7 @@ def _step(checked: StepDivergence) -> dict[str, Any]:
     return {
         "step_kl_divergence": checked.kl_mean,
         "step_kl_divergence_max": checked.kl_max,
-        "step_kl_divergence_uncaptured": checked.plain_kl_mean,
+        "step_kl_divergence_rounding": checked.rounding_kl_mean,
         "step_top1_agreement": checked.same_top,
         "step_verdict": checked.verdict,
     }
