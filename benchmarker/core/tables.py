@@ -276,10 +276,13 @@ def _parts(columns: Sequence[_Fitted], width: int) -> list[list[_Fitted]]:
 
 
 def _widths(columns: Sequence[_Fitted], width: int) -> list[int]:
-    widths = [fitted.wide for fitted in columns]
-    while sum(widths) + GAP * (len(widths) - 1) > width:
-        shrinkable = [index for index, fitted in enumerate(columns) if widths[index] > fitted.narrow]
-        if not shrinkable:
-            break
-        widths[max(shrinkable, key=lambda index: widths[index] - columns[index].narrow)] -= 1
+    """Break headings first, and then texts."""
+    widths, narrow = [fitted.wide for fitted in columns], [fitted.narrow for fitted in columns]
+    texts = [max(fitted.narrow, *(text.cell_len for text in fitted.texts[1:]), 0) for fitted in columns]
+    for least in (texts, narrow):
+        while sum(widths) + GAP * (len(widths) - 1) > width:
+            index = max(range(len(widths)), key=lambda index: widths[index] - least[index])
+            if widths[index] <= least[index]:
+                break
+            widths[index] -= 1
     return widths

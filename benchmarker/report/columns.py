@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide, shown_value
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds
-from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, Estimate
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
+from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, Estimate, Ratio
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.caveats import reference_note
 from benchmarker.schema.record import status_words
@@ -99,13 +99,16 @@ def speed_up(rows: Sequence[Row]) -> Columns:
     )
 
 
-def against_named(rows: Sequence[Row], named: str | None) -> Columns:
-    """Return a column of ratios to the variant `named`; no column if it is None or the ratios repeat the speed-ups."""
+def against_named(rows: Sequence[Row], named: str | None, *, is_short: bool = False) -> Columns:
+    """Return a column of ratios to variant `named`, if given and unlike the speed-ups. `is_short`: no intervals."""
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
 
     def text(row: Row) -> str:
-        return "1" if row.variant == named and row.pace else with_verdict(row.against_named)
+        gain = row.against_named
+        if is_short and gain and not is_wide(gain.ratio):
+            return times(Ratio(gain.ratio.value, gain.ratio.rounds))
+        return "1" if row.variant == named and row.pace else with_verdict(gain)
 
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
     return _ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)
@@ -278,7 +281,7 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         replace(metric_column(metric), text=pace_text, sort=lambda row: shown_value(row.pace, scale=metric.scale)),
         *speed_up(rows),
         *changes(rows),
-        *against_named(rows, ranking.named.variant if ranking.named else None),
+        *(named := against_named(rows, ranking.named.variant if ranking.named else None, is_short=True)),
         *memory(rows),
         *exactness,
     ]
@@ -287,10 +290,11 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         columns.append(Column("why", lambda row: re.split(" and | or ", row.bound_by or MISSING)[0], "left", help=help))
     notes = reference_note(rows)
     notes += [without_why] if without_why and not any(row.bound_by for row in rows) else []
-    is_tested = {gain.ratio.low is not None for row in rows for gain in (row.speed_up, row.against_named) if gain}
+    is_tested = {row.speed_up.ratio.low is not None for row in rows if row.speed_up}
     if True in is_tested:
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
-        notes += [f"A ratio without it has fewer than {MIN_ROUNDS} rounds."] * (False in is_tested)
+        notes += [f"A speed-up without it has fewer than {MIN_ROUNDS} rounds."] * (False in is_tested)
+    notes += [f"--all: the intervals of '{column.heading}'." for column in named]
     notes += withheld_notes(rows)
     notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
     return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)

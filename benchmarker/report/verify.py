@@ -254,15 +254,16 @@ def _printed_checks(
     where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.fastest.ranking
     for column in first_table(ranking).columns:
         for row in ranking.measured:
-            text = column.text(row)
+            text, numbers = column.text(row), ratios[""].get(_key(row), {})
             value: float | None = None
             if column.heading == metric.heading and row.ranking is metric:
                 value = expected.shown(row)
-            elif column.heading in ("speed-up", f"vs {results.named}"):
-                numbers = ratios["" if column.heading == "speed-up" else "named "].get(_key(row), {})
+            elif column.heading == "speed-up":
                 value = numbers.get("ratio")
                 if value is not None and NUMBER_OF_TIMES.match(text):
                     yield f"first table, {row.variant}", _interval_check(where, text, numbers)
+            elif column.heading == f"vs {results.named}":
+                value = ratios["named "].get(_key(row), {}).get("ratio")
             elif column.heading.startswith("peak "):
                 size = expected.numbers[_key(row)]["peak_memory_bytes"]
                 value = size / (GIB if column.heading.endswith("GiB") else MIB) if size is not None else None

@@ -46,12 +46,12 @@ Notes are *below*.
 def test_words_break_where_there_is_no_room_and_an_interval_stays_whole():
     assert shown(Sheet("", COLUMNS, ROWS), width=36) == (
         """\
-               decode
-variant         tok/s  speed-up
-fp16            326.3  baseline
-gptq-compile    748.1  1.41x
-                       [1.30, 1.53]
-                       faster
+              decode
+variant        tok/s  speed-up
+fp16           326.3  baseline
+gptq-compile   748.1  1.41x
+                      [1.30, 1.53]
+                      faster
 """
     )
 

@@ -97,7 +97,7 @@ class TorchDecoder(TokenSource):
             noise = torch.rand(output.shape, generator=generator, device=output.device) - 0.5
             return (output * (1 + torch.finfo(dtype).eps * noise)).to(dtype)
 
-        with torch.nn.modules.module.register_module_forward_hook(perturb):
+        with torch.nn.modules.module.register_module_forward_hook(perturb):  # type: ignore[arg-type]
             return self.forward_scores(ids)
 
 

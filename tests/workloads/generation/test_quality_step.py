@@ -23,7 +23,7 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality import step_check
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.job import Procedure
-from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
+from benchmarker.schema.quality import StepDivergence
 from benchmarker.workloads.generation.generation_bench import LastCell, after_timing, check_step
 from benchmarker.workloads.generation.reading.quality_tables import STEP_COLUMNS, step_caption
 from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker
@@ -37,7 +37,9 @@ GRID = Grid(prompt_tokens=(15,), new_tokens=(10,), batch_size=(1, 2))
 
 
 def checked(kl: float, rounding: float | None = None) -> StepDivergence:
-    return StepDivergence(steps=256, text_tokens=126, kl_mean=kl, kl_max=2 * kl, same_top=0.99, rounding_kl_mean=rounding)
+    return StepDivergence(
+        steps=256, text_tokens=126, kl_mean=kl, kl_max=2 * kl, same_top=0.99, rounding_kl_mean=rounding
+    )
 
 
 class Source(TokenSource):
@@ -106,7 +108,9 @@ def test_rounding_noise_is_as_large_as_the_types_rounding(model: PreTrainedModel
     ids = tuple(range(5, 29))
     forward, perturbed, again = source.forward_scores(ids), source.perturbed_scores(ids), source.forward_scores(ids)
     model.to(torch.float32)
-    assert forward and perturbed and again
+    assert forward
+    assert perturbed
+    assert again
     # The noise ends with the call.
     assert numpy.array_equal(forward.log_probabilities, again.log_probabilities)
     difference = numpy.abs(forward.log_probabilities - perturbed.log_probabilities).mean()
