@@ -166,4 +166,4 @@ def test_explain_prints_a_verdict_and_the_kernels_of_each_variant(measured):
     page = tables.to_markdown(explained_blocks(compare_records(both(measured, kernel=FLASH), baseline="naive")))
     assert "**naive and flash** are bound by" in page
     assert "one profiled call ran `pytorch_flash::flash_fwd_kernel" in page
-    assert "flash is 4.00x faster than naive" in page
+    assert "flash is faster than naive (4.00x [4.00, 4.00])" in page
