@@ -170,8 +170,9 @@ class Loop:
         # On a busy host, an added round would be left out as well.
         lost = Counter(cell[:2] for cell in sweep.progress.left_out)
         wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
-        if rounds < min(limit or rounds, wanted):
-            text = f"rounds are left out because of other programs: adding round {rounds + 1} of up to {limit}"
+        most = limit or 2 * file.rounds
+        if rounds < min(most, wanted):
+            text = f"rounds are left out because of other programs: adding round {rounds + 1} of up to {most}"
             self._terminal.line(text)
             return rounds + 1
         count = max(1, len(self._pool.workers()))
