@@ -61,8 +61,11 @@ def _without_the_host(timed: Timed) -> str:
 
 
 def _fewer_bytes(timed: Timed) -> str:
+    record, fewer = _record(timed), "Fewer bytes a token make it faster: "
+    if record.engine and record.engine.experts:
+        return f"{fewer}{code('--engine vllm --engine-option quantization=fp8')} reads 8 bits, experts included."
     if timed.floor is not None and timed.floor.fewer > 0:
-        return f"Fewer bytes a token make it faster: {code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
+        return f"{fewer}{code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
     return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
 
 
