@@ -274,6 +274,7 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         return Sheet(title, [], rows)
     brief, exactness = workload_of(rows[0].workload).brief_columns(rows)
     metric = rows[0].ranking
+    named = against_named(rows, ranking.named.variant if ranking.named else None, is_short=True)
     columns = [
         Column[Row]("variant", lambda row: row.name_in_sweep + "*" * bool(row.mark), "left"),
         *names(rows)[1:],
@@ -281,7 +282,7 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         replace(metric_column(metric), text=pace_text, sort=lambda row: shown_value(row.pace, scale=metric.scale)),
         *speed_up(rows),
         *changes(rows),
-        *(named := against_named(rows, ranking.named.variant if ranking.named else None, is_short=True)),
+        *named,
         *memory(rows),
         *exactness,
     ]
@@ -294,7 +295,8 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
     if True in is_tested:
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
         notes += [f"A speed-up without it has fewer than {MIN_ROUNDS} rounds."] * (False in is_tested)
-    notes += [f"--all: the intervals of '{column.heading}'." for column in named]
+    if named and any(row.against_named and row.against_named.ratio.low is not None for row in rows):
+        notes.append(f"--all: the intervals of '{named[0].heading}'.")
     notes += withheld_notes(rows)
     notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
     return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)

@@ -149,6 +149,8 @@ def test_a_note_names_the_ratios_without_an_interval():
     texts = {row.variant: column.text(row) for row in table.rows}
     assert texts == {"fp16": "1.00x", "int8": "1.00x", "fp16 compile": "1"}
     assert "--all: the intervals of 'vs fp16 compile'." in table.notes
+    single = compare_records([*rounds("fp16", [1.0]), *rounds("fp16", [1.0], **compiled)])
+    assert not any(note.startswith("--all") for note in first_table(ranking_of(single)).notes)
     assert "A ratio without an interval is not tested: 2 rounds cannot separate" in caption(comparison)
 
 
