@@ -61,12 +61,12 @@ def _without_the_host(timed: Timed) -> str:
 
 
 def _fewer_bytes(timed: Timed) -> str:
-    record, fewer = _record(timed), "Fewer bytes a token make it faster: "
-    if record.engine and record.engine.experts:
-        return f"{fewer}{code('--engine vllm --engine-option quantization=fp8')} reads 8 bits, experts included."
-    if timed.floor is not None and timed.floor.fewer > 0:
-        return f"{fewer}{code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
-    return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
+    if timed.floor is None or timed.floor.fewer <= 0:
+        return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
+    forms = f"{code('--quant gptq')} and {code('--quant bnb4')} read 4 bits"
+    if (engine := _record(timed).engine) and engine.experts:
+        forms = f"{code('--engine vllm --engine-option quantization=fp8')} reads 8 bits, experts included"
+    return f"Fewer bytes a token make it faster: {forms}."
 
 
 def _better_products(timed: Timed) -> str:
