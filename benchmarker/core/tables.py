@@ -276,7 +276,7 @@ def _parts(columns: Sequence[_Fitted], width: int) -> list[list[_Fitted]]:
 
 
 def _widths(columns: Sequence[_Fitted], width: int) -> list[int]:
-    """Break headings first, and then texts."""
+    """Return the width of each column. In a table that is too wide, headings are broken first, and then texts."""
     widths, narrow = [fitted.wide for fitted in columns], [fitted.narrow for fitted in columns]
     texts = [max(fitted.narrow, *(text.cell_len for text in fitted.texts[1:]), 0) for fitted in columns]
     for least in (texts, narrow):

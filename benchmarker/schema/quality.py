@@ -78,8 +78,7 @@ class StepDivergence(Plain):
 STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
 STEP_FACTOR = 2  # Largest ratio of a step's divergence to that of a perturbed forward that counts as rounding.
 STEP_WRONG = 0.01  # Divergence, in nats, of a wrong step unless rounding gives more. 4-bit weights give about as much.
-ENGINE_STEP_WRONG = 0.1
-"""Limit for an external engine. llama.cpp's step rounds activations to 8 bits: 0.0116 in Q4_0 (random Qwen3-4B)."""
+ENGINE_STEP_WRONG = 0.1  # The same of external engines. llama.cpp rounds activations to 8 bits: 0.0116 in Q4_0.
 
 
 class TaskResult(Plain):

@@ -172,9 +172,9 @@ class Loop:
         wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
         most = limit or 2 * file.rounds
         if rounds < min(most, wanted):
-            text = f"rounds are left out because of other programs: adding round {rounds + 1} of up to {most}"
-            self._terminal.line(text)
-            return rounds + 1
+            rounds += 1
+            self._terminal.line(f"rounds are left out because of other programs: adding round {rounds} of up to {most}")
+            return rounds
         count = max(1, len(self._pool.workers()))
         return enough_rounds(sweep, file.baseline, rounds, limit, self._terminal, count=count, is_late=is_late)
 
