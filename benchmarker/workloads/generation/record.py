@@ -43,7 +43,8 @@ class GenerationDemand(Demand):
     experts_per_step: Number | None = None
     """Number of routed experts that a decode step reads in an MoE layer, mean over layers and steps."""
     copied_bytes: Count | None = None
-    """Bytes that a step writes and reads again because the library copies experts. `step_bytes` excludes them."""
+    """Bytes that a step writes and reads again because the library copies experts. `step_bytes` excludes them.
+    None if it copies none, as in compiled code, which reads the experts in place."""
 
     @property
     def step_bytes(self) -> int:

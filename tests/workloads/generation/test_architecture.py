@@ -141,6 +141,8 @@ def test_a_cell_records_the_experts_of_its_steps() -> None:
     assert 2 < eight.demand.experts_per_step <= 8
     assert one.demand.weight_bytes < eight.demand.weight_bytes
     assert bench.no_demand is None
+    # transformers' grouped product reads the experts in place.
+    assert one.demand.copied_bytes is None
 
 
 def test_an_engine_in_its_own_process_has_no_floor_for_a_mixture_of_experts() -> None:
