@@ -43,8 +43,7 @@ class GenerationDemand(Demand):
     experts_per_step: Number | None = None
     """Number of routed experts that a decode step reads in an MoE layer, mean over layers and steps."""
     copied_bytes: Count | None = None
-    """Bytes that a step writes and reads again because the library copies experts. `step_bytes` excludes them.
-    None if it copies none, as in compiled code, which reads the experts in place."""
+    """Bytes that a step writes and reads again because uncompiled code copies experts. `step_bytes` excludes them."""
 
     @property
     def step_bytes(self) -> int:

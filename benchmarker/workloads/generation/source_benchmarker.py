@@ -222,9 +222,7 @@ class SourceBenchmarker(Bench):
         shape = {name: getattr(cell, name) for name in ("prompt_tokens", "new_tokens", "batch_size", "depth")}
         demand = architecture.demand(**shape, used_experts=used)
         copied_bytes = 2 * batch_size * experts.per_token * experts.bytes_each
-        facts = self.source.facts()
-        # Compiled code reads the weights of each token's experts without copying them.
-        is_copied = facts.experts == "batched_mm" and facts.compiled is None
+        is_copied = (facts := self.source.facts()).experts == "batched_mm" and facts.compiled is None
         return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
     def _peaks(self, cell: GenerationCell) -> dict[str, tuple[GenerationSample, ...] | Memory]:
