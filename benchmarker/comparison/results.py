@@ -88,7 +88,7 @@ def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[st
     """Return the distinct lines of all sweeps. If only some sweeps have a line, their names precede it."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, side in (results.sides or {"": results}).items():
-        for line in lines_of(cast("ResultsT", side)):
+        for line in dict.fromkeys(lines_of(cast("ResultsT", side))):
             names[line].append(name)
     shared = max(len(results.sides), 1)
     return [line if len(of) == shared else f"{listed(of)}: {line}" for line, of in names.items()]
