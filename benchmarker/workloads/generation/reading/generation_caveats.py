@@ -96,16 +96,15 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
 
 def _routing(rows: Sequence[GenerationRow]) -> list[str]:
     """Return sentences on the number of experts that a decode step reads, and on the library's copies of experts."""
-    lines = []
+    variants: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         work = row.step_demand
         if work is None or work.experts_per_step is None or row.status != "ok":
             continue
-        line = f"{plain_line(row.variant)} at {cell_words(row.cell)}: a step reads {work.experts_per_step:.3g} of "
-        line += f"{work.experts} experts of a layer"
+        line = f"{cell_words(row.cell)}: a step reads {work.experts_per_step:.3g} of {work.experts} experts of a layer"
         copied = "; the library copies the experts of each token first, {} a step that are not in the floor"
-        lines.append(line + (f"{copied.format(gib(work.copied_bytes))}." if work.copied_bytes else "."))
-    return lines
+        variants[line + (copied.format(gib(work.copied_bytes)) if work.copied_bytes else "")].append(row.variant)
+    return [f"{names(members)} at {line}." for line, members in variants.items()]
 
 
 def _whole_calls(rows: Sequence[GenerationRow]) -> list[str]:
