@@ -110,14 +110,15 @@ class CompiledStep(LibraryStep):
 
         def run_layer(index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
             nonlocal ran
-            cached = arguments.get("past_key_values")
-            if cached is None:
+            if not any(value is cache.layers for value in (*rest, *arguments.values())):
                 raise UnsupportedError(
                     f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
                 )
-            part = cached.layers[index] if index < len(cached.layers) else None
+            part = cache.layers.layers[index] if index < len(cache.layers.layers) else None
             states = part if isinstance(part, LinearAttentionLayer) else None
-            arguments["past_key_values"] = part if states is None else StateView(states)
+            own = part if states is None else StateView(states)
+            rest = tuple(own if value is cache.layers else value for value in rest)
+            arguments = {key: own if value is cache.layers else value for key, value in arguments.items()}
             ran += 1
             with nullcontext() if states is None else _index_zero(self._layers[index]):
                 return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
