@@ -397,7 +397,7 @@ def test_doctor_has_one_thing_to_do_for_each_engine():
         "llama-cpp: the environment llama-cpp is not installed: 'benchmarker engine install llama-cpp' makes it",
         "llama-server: the environment llama-server is not installed: 'benchmarker engine install llama-server' makes "
         "it",
-        "sglang: runs on cuda alone (not run by benchmarker's authors)",
+        "sglang: runs on cuda alone",
         "vllm: the environment vllm-cpu is not installed: 'benchmarker engine install vllm-cpu' makes it",
     ]
     register_environment(SPEC, python=Path(sys.executable))

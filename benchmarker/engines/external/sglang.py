@@ -1,4 +1,4 @@
-"""SGLang, written and checked against the sources of 0.5.14.
+"""SGLang, run with 0.5.14 on an H100.
 
 SGLang's scheduler runs the model in another process, in which layers cannot be inspected. The size of the weights
 shows whether they were quantized while loading.
@@ -35,7 +35,7 @@ class SglangOptions(CheckpointOptions):
 class SglangEngine(CheckpointEngine):
     name = "sglang"
     title = "SGLang"
-    summary = "SGLang, in an environment of its own; not run by benchmarker's authors"
+    summary = "SGLang, in an environment of its own"
     options = SglangOptions
     sizing_options = ("context_length", "max_running_requests", "mem_fraction_static")
 

@@ -1,4 +1,4 @@
-"""Driver of SGLang, offline, with our token ids and our clock. Checked against the sources of SGLang 0.5.14.
+"""Driver of SGLang, offline, with our token ids and our clock. Run with SGLang 0.5.14.
 
 SGLang runs its scheduler in a process of its own, so that each measured time includes a message between two processes,
 as for SGLang's users. Each sequence is streamed in two chunks, its first token and all others: a chunk per token would
