@@ -157,7 +157,7 @@ def test_a_model_over_two_gpus_that_waits_for_the_host_is_not_told_to_take_an_en
 
 
 def test_a_mixture_of_experts_gets_no_advice_to_use_forms_that_leave_experts_in_16_bits() -> None:
-    found = compare(REFERENCE / "h100-qwen3-30b-a3b-native").explained
+    found = compare(REFERENCE / "h200-qwen3-30b-a3b").explained
     advice = {unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation) and "native" in one.variant}
     assert advice == {
         "Fewer bytes a token make it faster: `--engine vllm --engine-option quantization=fp8` reads 8 bits, "
