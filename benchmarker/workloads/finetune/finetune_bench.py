@@ -189,15 +189,19 @@ class FinetuneBench(Bench):
 
     def _check_first_loss(self) -> None:
         """Compare the loss before the first step, when adapters add zero, with the loss of the unquantized model."""
-        if not self._has_weights or self._built is not None or self._loss_fields:
+        if self._has_weights and self._built is None and not self._loss_fields:
+            batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
+            expected = self._base_loss(batches)
+            self._device.release()
+            first = mean_loss(self._trainee.loss, batches)
+            if not (math.isfinite(first) and math.isfinite(expected)):
+                raise WrongResultError(
+                    f"wrong result: the first loss is {first}, and {expected} of the unquantized model"
+                )
+            self._loss_fields = {"base_loss": expected, "first_loss": first}
+        if not self._loss_fields:
             return
-        batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
-        expected = self._base_loss(batches)
-        self._device.release()
-        first = mean_loss(self._trainee.loss, batches)
-        if not (math.isfinite(first) and math.isfinite(expected)):
-            raise WrongResultError(f"wrong result: the first loss is {first}, and {expected} of the unquantized model")
-        self._loss_fields = {"base_loss": expected, "first_loss": first}
+        first, expected = self._loss_fields["first_loss"], self._loss_fields["base_loss"]
         if abs(first - expected) > LOSS_TOLERANCE:
             raise WrongResultError(
                 f"wrong result: the first loss is {first:.4f}, and {expected:.4f} of the unquantized model; "

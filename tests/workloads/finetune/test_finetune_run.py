@@ -18,6 +18,7 @@ from benchmarker.quantization.load import load_model
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import collect
+from benchmarker.workloads.finetune import finetune_bench
 from benchmarker.workloads.finetune.gradient_check import check_gradients, refuse_inaccurate, unpacked_nf4
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
@@ -134,6 +135,13 @@ def test_a_loss_that_is_no_number_is_invalid(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingStep, "__call__", spoilt)
     (cell,) = record_of(tmp_path, "--variant", "full").cells
     assert (cell.status, cell.error_kind, cell.samples) == ("invalid", "wrong_result", ())
+
+
+def test_a_wrong_first_loss_makes_every_cell_invalid(tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune_bench, "LOSS_TOLERANCE", -1.0)
+    cells = record_of(tmp_path, "--variant", "full", "--seq-len", "8,16").cells
+    assert [cell.status for cell in cells] == ["invalid"] * 2
+    assert all(cell.reason.startswith("wrong result: the first loss is") for cell in cells)
 
 
 def test_a_sequence_past_the_models_positions_is_refused(tmp_path):
