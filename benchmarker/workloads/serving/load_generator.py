@@ -72,14 +72,15 @@ class LoadGenerator:
             new_tokens=[request.new_tokens for request in requests],
             options=options,
         )
-        return load_of({**answer, "requested": [request.new_tokens for request in requests]})
+        requested = [request.new_tokens for request in requests]
+        return load_of({**answer, "requested": requested}, point.new_tokens)
 
     def close(self) -> None:
         self._driver.close()
 
 
-def load_of(answer: dict[str, Any]) -> Load:
-    """Convert the generator's answer, lists with one element for each request, to a load."""
+def load_of(answer: dict[str, Any], new_tokens: int) -> Load:
+    """Convert the generator's answer, lists with one element for each request, to a load of a cell's `new_tokens`."""
     first_s = min(answer["start_times"])
     requests = []
     names = ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors", "requested")
@@ -94,7 +95,7 @@ def load_of(answer: dict[str, Any]) -> Load:
     requests.sort(key=lambda request: request[0])
     fields = ("start_s", "ttft_s", "request_s", "prompt_tokens", "output_tokens", "errors", "requested_tokens")
     columns = dict(zip(fields, zip(*requests, strict=True), strict=True))
-    if len(set(columns["requested_tokens"])) == 1:
+    if set(columns["requested_tokens"]) == {new_tokens}:
         del columns["requested_tokens"]
     classes = Counter(round(itl_s / ITL_CLASS_S) for itls_s in answer["itls"] for itl_s in itls_s)
     return measured_load(

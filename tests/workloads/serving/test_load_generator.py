@@ -27,7 +27,7 @@ ANSWER = {
 
 
 def test_a_load_has_the_requests_in_the_order_of_their_starts():
-    load = load_of(ANSWER)
+    load = load_of(ANSWER, 3)
     assert load.start_s == (0.0, 0.25, 0.5)
     assert load.ttft_s == (0.2, 0.1, None)
     assert load.request_s == (0.27, 0.1601, 0.00001)
@@ -36,7 +36,9 @@ def test_a_load_has_the_requests_in_the_order_of_their_starts():
     assert dict(zip(load.itl_steps, load.itl_counts, strict=True)) == {300: 2, 301: 1, 400: 1}
     assert load.latency_s == pytest.approx((0.27 + 0.1601 + 0.00001) / 3)
     assert load.requested_tokens == ()
-    assert load_of({**ANSWER, "requested": [3, 4, 5]}).requested_tokens == (4, 3, 5)
+    assert load_of({**ANSWER, "requested": [3, 4, 5]}, 3).requested_tokens == (4, 3, 5)
+    # With a length spread, all draws can be equal and differ from the mean.
+    assert load_of(ANSWER, 4).requested_tokens == (3, 3, 3)
 
 
 def test_no_proxy_is_looked_up_for_a_request():
