@@ -60,7 +60,7 @@ class Dataset:
         self.path = path
         try:
             content = path.read_bytes()
-            lines = content.decode().splitlines()
+            lines = content.decode().split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise SpecError(f"--dataset {path}: cannot be read: {reason}; {REMEDY}") from None

@@ -80,6 +80,11 @@ def test_a_dataset_is_a_prompt_or_a_conversation_without_its_last_answer(tmp_pat
     assert dataset.prompts(template) == [[*map(ord, "uab")], [*map(ord, "uaabuc")]]
 
 
+def test_a_line_ends_only_at_a_newline(tmp_path):
+    line = json.dumps({"prompt": "a\u2028b"}, ensure_ascii=False)
+    assert len(Dataset(write(tmp_path, f"{line}\r", line)).conversations) == 2
+
+
 def test_a_short_dataset_repeats_in_an_order_of_the_seed():
     prompts = [[number] for number in range(5)]
     requests = requests_of(POINT._replace(prompt_tokens=0, dataset="chat.jsonl"), 12, prompts=prompts)
