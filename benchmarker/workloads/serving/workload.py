@@ -30,7 +30,7 @@ from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_requests import Dataset
 from benchmarker.workloads.serving.slo import parse_slo
-from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, ServingVariant
+from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, ServingPoint, ServingVariant
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ METRICS = (
 )
 
 
-def _dataset_sha256(job: ServingJob) -> str | None:
-    return Dataset(Path(job.grid.dataset)).sha256 if job.grid.dataset else None
+def _dataset(job: ServingJob) -> Dataset | None:
+    return Dataset(Path(job.grid.dataset)) if job.grid.dataset else None
 
 
 class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
@@ -191,10 +191,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             if reason := engine.why_not_split(form_of(job)):
                 raise UnsupportedError(f"--gpus {job.variant.gpus}: {job.variant.engine}: {reason}")
         procedure, grid = job.procedure, job.grid
-        if grid.dataset:
-            Dataset(Path(grid.dataset))
-            if job.variant.url:
-                raise SpecError("--dataset: needs the model's tokenizer, and --url has none; leave one of them out")
+        if _dataset(job) and job.variant.url:
+            raise SpecError("--dataset: needs the model's tokenizer, and --url has none; leave one of them out")
         if grid.shared_prefix and procedure.runs > 1:
             raise SpecError(
                 "--runs: a second load would find all its prompts in the prefix cache; use rounds of a sweep"
@@ -226,18 +224,23 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             find_and_prepare(job.model, job.variant, device, progress, is_external=True)
 
     def key_parts(self, job: ServingJob) -> dict[str, Any]:
+        dataset = _dataset(job)
         return {
             "model": job.model.model_dump(mode="json"),
             "files": model_fingerprint(job.model.id),
             "variant": job.variant.model_dump(mode="json", exclude={"name"}),
             "load": job.procedure.model_dump(include={"requests", "seed"}),
-            "dataset": _dataset_sha256(job),
+            "dataset": dataset.sha256 if dataset else None,
         }
 
     def inputs(self, job: ServingJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        files = model_fingerprint(job.model.id)
-        found = {f"model {job.model.id}": files, f"dataset {job.grid.dataset}": _dataset_sha256(job)}
-        return {name: sha256 for name, sha256 in found.items() if sha256}
+        files, dataset = model_fingerprint(job.model.id), _dataset(job)
+        found = {f"model {job.model.id}": files} if files else {}
+        return {**found, f"dataset {job.grid.dataset}": dataset.sha256} if dataset else found
+
+    def cell_fields(self, job: ServingJob, point: ServingPoint, records: Sequence[ServingRecord]) -> dict[str, Any]:  # noqa: ARG002
+        dataset = _dataset(job)
+        return {**point._asdict(), "dataset": dataset.label if dataset else ""}
 
     def record_fields(self, job: ServingJob) -> dict[str, Any]:
         variant, model = job.variant, job.model

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.serving.serving_requests import LINE_FORMAT, Dataset, longest_request, make_requests
 from benchmarker.workloads.serving.spec import ServingPoint
+from tests.jobs import read_job
 
 POINT = ServingPoint(16, 4, 0.0, 0, "", concurrency=2, rate=0.0)
 
@@ -83,6 +85,12 @@ def test_a_dataset_is_a_prompt_or_a_conversation_without_its_last_answer(tmp_pat
 def test_a_line_ends_only_at_a_newline(tmp_path):
     line = json.dumps({"prompt": "a\u2028b"}, ensure_ascii=False)
     assert len(Dataset(write(tmp_path, f"{line}\r", line)).conversations) == 2
+
+
+def test_a_cell_that_was_not_measured_has_the_label_of_the_dataset(tmp_path):
+    path = write(tmp_path, {"prompt": "a"})
+    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--dataset", str(path)])
+    assert workload_of("serving").cell_fields(job, job.points()[0], [])["dataset"] == Dataset(path).label
 
 
 def test_a_short_dataset_repeats_in_an_order_of_the_seed():
