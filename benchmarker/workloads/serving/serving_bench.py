@@ -43,7 +43,7 @@ from benchmarker.workloads.serving.load_generator import LoadGenerator
 from benchmarker.workloads.serving.record import Load, OutputCheck, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.serving_requests import Dataset, Request, longest_request, make_requests
-from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
+from benchmarker.workloads.serving.spec import ServingJob, ServingPoint, requests_of
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 
 SMALLEST_VOCABULARY = 1000
@@ -315,7 +315,7 @@ class ServingBench(Bench):
         return {"server": server, "no_energy": self._running.no_energy}
 
     def requests(self, point: ServingPoint, *, is_timed: bool) -> list[Request]:
-        count = self._job.procedure.requests_at(point)
+        count = requests_of(point, self._job.procedure.requests)
         if not is_timed:
             count = min(count, WARMUP_REQUESTS + point.concurrency)
         seed, running = self._job.procedure.seed, self._running

@@ -127,9 +127,6 @@ class ServingProcedure(Procedure):
     def _is_slo(cls, text: str) -> str:
         return str(parse_slo(text))
 
-    def requests_at(self, point: ServingPoint) -> int:
-        return requests_of(point, self.requests)
-
 
 def requests_of(point: Any, least: int) -> int:
     """Return the requests of a point or cell: `least`, and more for a high concurrency or rate."""
@@ -153,7 +150,7 @@ class ServingJob(ModelJob):
 
     def repeat_s(self, point: ServingPoint) -> float:
         # Concurrent requests hardly slow each other down until the server is full.
-        requests, token_s = self.procedure.requests_at(point), 0.005 + 1e-12 * guess_parameters(self.model.id)
+        requests, token_s = requests_of(point, self.procedure.requests), 0.005 + 1e-12 * guess_parameters(self.model.id)
         return requests / point.rate if point.rate else requests * point.new_tokens * token_s / point.concurrency
 
 

@@ -23,6 +23,7 @@ from benchmarker.sweep import find_limit
 from benchmarker.workloads.serving.reading.serving_bounds import bound_of
 from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_statistics import merged_share
+from benchmarker.workloads.serving.spec import requests_of
 from tests.jobs import read_job
 from tests.records import compare_records
 from tests.workloads.serving.simulated_server import (
@@ -257,7 +258,7 @@ def test_the_largest_rate_within_the_slo_is_found_by_bisection(tmp_path, monkeyp
 
     def measured_load(job, path, run):
         (point,) = job.points()
-        return measured("fp16", server, rates=[point.rate], requests=job.procedure.requests_at(point))
+        return measured("fp16", server, rates=[point.rate], requests=requests_of(point, job.procedure.requests))
 
     monkeypatch.setattr(find_limit, "_measured", measured_load)
     job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--rate", "0.5"])

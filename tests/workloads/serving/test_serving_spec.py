@@ -11,8 +11,8 @@ from benchmarker.workloads.serving.spec import (
     ServingExperiment,
     ServingGrid,
     ServingPoint,
-    ServingProcedure,
     ServingVariant,
+    requests_of,
 )
 
 
@@ -27,14 +27,12 @@ def test_a_rate_replaces_the_default_concurrency():
 
 
 def test_a_closed_loop_has_at_least_four_requests_for_each_in_flight():
-    procedure = ServingProcedure(requests=200)
     points = ServingGrid(concurrency=(16, 256)).points()
-    assert [procedure.requests_at(point) for point in points] == [200, 1024]
+    assert [requests_of(point, 200) for point in points] == [200, 1024]
 
 
 def test_an_open_loop_lasts_at_least_20_s():
-    procedure = ServingProcedure(requests=200)
-    assert [procedure.requests_at(point) for point in ServingGrid(rate=(4.0, 12.34)).points()] == [200, 247]
+    assert [requests_of(point, 200) for point in ServingGrid(rate=(4.0, 12.34)).points()] == [200, 247]
 
 
 def test_a_running_server_is_named_after_its_address():
