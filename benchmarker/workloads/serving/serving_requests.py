@@ -10,7 +10,6 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,16 +64,13 @@ class Dataset:
             reason = getattr(error, "strerror", None) or error
             raise SpecError(f"--dataset {path}: cannot be read: {reason}; {REMEDY}") from None
         self.sha256 = hashlib.sha256(content).hexdigest()
+        # The start of the hash distinguishes files of one name.
+        self.label = f"{path.name} ({self.sha256[:6]})"
         self.conversations = {
             number: self._parsed(number, line) for number, line in enumerate(lines, start=1) if line.strip()
         }
         if not self.conversations:
             raise SpecError(f"--dataset {path}: is empty; {REMEDY}")
-
-    @cached_property
-    def label(self) -> str:
-        """Name of the file with the start of its hash, which distinguishes files of one name."""
-        return f"{self.path.name} ({self.sha256[:6]})"
 
     def _parsed(self, number: int, line: str) -> Conversation:
         try:
