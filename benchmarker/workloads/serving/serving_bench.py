@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,16 +293,6 @@ def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | Non
     return (None, state) if isinstance(state, Missing) else (gpu, None)
 
 
-def with_energy(gpu: Gpu | None, send: Callable[[], Load]) -> Load:
-    """Send a load and return it with the GPU's energy, whose counter moves about ten times a second."""
-    before_j = gpu.energy_j() if gpu else None
-    load = send()
-    after_j = gpu.energy_j() if gpu else None
-    if before_j is None or after_j is None or after_j <= before_j:
-        return load
-    return load.model_copy(update={"energy_j": after_j - before_j})
-
-
 class ServingBench(Bench):
     def __init__(self, job: ServingJob, running: Running, generator: LoadGenerator) -> None:
         self._job = job
@@ -347,9 +337,16 @@ class ServingBench(Bench):
         return SampleBase(latency_s=load.latency_s)
 
     def _load(self, point: ServingPoint) -> Load:
+        gpu = self._running.gpu
         with watched(self._running.url) as metrics:
-            load = with_energy(self._running.gpu, lambda: self._send(point, is_timed=True))
-        return load.model_copy(update={"counters": metrics.counters()})
+            before_j = gpu.energy_j() if gpu else None
+            load = self._send(point, is_timed=True)
+            after_j = gpu.energy_j() if gpu else None
+        changes: dict[str, Any] = {"counters": metrics.counters()}
+        # The counter moves about ten times a second.
+        if before_j is not None and after_j is not None and after_j > before_j:
+            changes["energy_j"] = after_j - before_j
+        return load.model_copy(update=changes)
 
     def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:
         requests, running = self.requests(point, is_timed=is_timed), self._running
