@@ -126,10 +126,15 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         raise EngineError(f"{server.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
     if reason := server.why_not_installed():
         raise UnsupportedError(f"{server.name}: {reason}")
-    checkpoint = _checkpoint(job, device, session)
-    path = job.grid.dataset
-    dataset = Dataset(Path(path)) if path else None
-    label, prompts = (dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))) if dataset else ("", ())
+    checkpoint = find_checkpoint(
+        job.model, job.variant, progress=session.terminal, device=device.torch_name, is_external=True
+    )
+    refuse_other_commit(job, job.model.id, checkpoint.revision)
+    session.keep(model=found_model(session.record.model, checkpoint))
+    label, prompts = "", tuple[list[int], ...]()
+    if job.grid.dataset:
+        dataset = Dataset(Path(job.grid.dataset))
+        label, prompts = dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))
     longest = longest_request(job.grid.points(), prompts)
     refuse_too_long(job, checkpoint.config, longest)
     plan = _plan(job, server, checkpoint, device, session, positions=sum(longest))
@@ -158,15 +163,6 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         is_good = True
     finally:
         process.end(keep_log=not is_good)
-
-
-def _checkpoint(job: ServingJob, device: Device, session: Session) -> Checkpoint:
-    checkpoint = find_checkpoint(
-        job.model, job.variant, progress=session.terminal, device=device.torch_name, is_external=True
-    )
-    refuse_other_commit(job, job.model.id, checkpoint.revision)
-    session.keep(model=found_model(session.record.model, checkpoint))
-    return checkpoint
 
 
 def refuse_too_long(job: ServingJob, config: dict[str, Any], longest: tuple[int, int]) -> None:
