@@ -46,7 +46,7 @@ class ServingRow(Row):
     truncated: int = 0
     merged: float = 0.0  # Share of tokens that arrived together with the previous token, largest of all loads.
     backlog: float | None = None
-    server: ServerFacts | None = None  # Facts of the first server that became ready.
+    server: ServerFacts = field(default_factory=ServerFacts)  # Facts of the first server that became ready.
     preemptions: int | None = None
     is_unquantized: bool = False
     was_running: bool = False  # True if the user started the server; its quantization is then unknown.
@@ -73,10 +73,10 @@ class ServingRow(Row):
             "failed_requests": self.failed,
             "truncated_requests": self.truncated,
             "preemptions": self.preemptions,
-            "start_s": server.start_s if server else None,
-            "weight_bytes": server.weight_bytes if server else None,
-            "kv_bytes": server.kv_bytes if server else None,
-            "kv_capacity_tokens": server.kv_capacity_tokens if server else None,
+            "start_s": server.start_s,
+            "weight_bytes": server.weight_bytes,
+            "kv_bytes": server.kv_bytes,
+            "kv_capacity_tokens": server.kv_capacity_tokens,
         }
 
 
@@ -93,7 +93,7 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
         truncated=sum(statistics.truncated(load, new_tokens) for load, new_tokens in loads),
         merged=max((statistics.merged_share(load) for load, _ in loads), default=0.0),
         backlog=max((statistics.backlog(load) for load, _ in loads), default=None) if key and key.rate else None,
-        server=next((record.server for record in records if record.server), None),
+        server=next((record.server for record in records if record.server), ServerFacts()),
         preemptions=sum(preemptions) if preemptions else None,
         is_unquantized=first.is_unquantized,
         was_running=first.variant.url is not None,
