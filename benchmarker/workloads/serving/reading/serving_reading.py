@@ -204,21 +204,18 @@ def checks(record: ServingRecord) -> Iterator[Check]:
     """Check each load: its span, the number of requests, the inter-token latencies, and the cell's status."""
     for key, cell in zip(keys_of(record), record.cells, strict=True):
         requests = requests_of(cell, int(record.procedure["requests"]))
+        least, most = length_range(cell.new_tokens, cell.length_spread, least=2)
         for number, load in enumerate(cell.samples, start=1):
             place = f"cell {key.words}, load {number}"
             yield equal(place, "latency_s", load.latency_s, fmean(load.request_s))
             yield equal(place, "parts_s", load.parts_s, first_token_part(load.ttft_s))
             yield equal(place, "requests", len(load.errors), requests)
             problem = statistics.problem_of(load, cell.new_tokens)
-            yield equal(place, "requested tokens outside the spread", outside_spread(load, cell), 0)
+            outside = sum(not least <= tokens <= most for tokens in load.requested_tokens)
+            yield equal(place, "requested tokens outside the spread", outside, 0)
             if cell.status == "ok":
                 yield equal(place, "failed and truncated requests", problem, None)
                 yield from _latency_checks(place, load)
-
-
-def outside_spread(load: Load, cell: ServingCell) -> int:
-    least, most = length_range(cell.new_tokens, cell.length_spread, least=2)
-    return sum(not least <= tokens <= most for tokens in load.requested_tokens)
 
 
 def _latency_checks(place: str, load: Load) -> Iterator[Check]:

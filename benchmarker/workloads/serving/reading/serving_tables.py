@@ -40,15 +40,11 @@ def cell_columns(rows: Sequence[Any], *, always: bool = False) -> list[Column[An
         for axis, heading in REQUEST_AXES.items()
         if (always and any(key[axis] for key in keys)) or len({key[axis] for key in keys}) > 1
     ]
-    return [*columns, axis_column("load", _load_text)]
+    return [*columns, axis_column("load", lambda key: f"{key.rate:g}/s" if key.rate else str(key.concurrency))]
 
 
 def _axis_value(key: CellKey, axis: str) -> Any:
     return key[axis] or MISSING
-
-
-def _load_text(key: CellKey) -> str:
-    return f"{key.rate:g}/s" if key.rate else str(key.concurrency)
 
 
 def _metrics(rows: Sequence[ServingRow], names: Sequence[str]) -> Columns:
