@@ -11,7 +11,7 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import AUTO
-from benchmarker.schema.options import Option, field_options
+from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_job
@@ -175,13 +175,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
                     "Text file, or data set as NAME:CONFIG:SPLIT.  \\[default: the text that ships with benchmarker]"
                 ),
             },
-            panels={
-                "subject.model": "Model",
-                "variant": "Variant",
-                "grid": "Grid",
-                "procedure": "Procedure",
-                "subject.quality": "Quality",
-            },
+            panels={"subject.model": "Model", **GROUPS, "subject.quality": "Quality"},
             repeated=("grid.prompts",),
             shorthands=(
                 Option("--compile", "variant.engine", "flag", "Short for --engine compile.", "", value="compile"),

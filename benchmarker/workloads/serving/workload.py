@@ -19,7 +19,7 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import resolved_quant
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO, ModelFacts
-from benchmarker.schema.options import Option, field_options
+from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation.generation_job import renamed, with_checkpoint
@@ -150,12 +150,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             "variant.options": "The quantization's own, as key=value; repeat it.",
             "variant.engine_options": "The server's own, as key=value; repeat it.",
         }
-        panels = {
-            "subject.model": "Model",
-            "variant": "Variant",
-            "grid": "Load",
-            "procedure": "Procedure",
-        }
+        panels = {"subject.model": "Model", **GROUPS, "grid": "Load"}
         options = field_options(self.job, flags=flags, helps=helps, panels=panels)
         return [option for option in options if option.place not in NOT_MEASURED]
 
