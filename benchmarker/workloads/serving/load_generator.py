@@ -20,12 +20,12 @@ from benchmarker.engines.external.environments import (
 )
 from benchmarker.workloads.serving.record import Load, measured_load
 from benchmarker.workloads.serving.serving_requests import Request
+from benchmarker.workloads.serving.serving_statistics import ITL_STEP_S
 from benchmarker.workloads.serving.spec import ServingPoint
 
 NAME = "vllm bench serve"
 IMPORT_S = 600.0
 LOAD_S = 7200.0  # Longest time of one load.
-ITL_CLASS_S = 1e-4
 TIME_CLASS_S = 1e-5
 ERROR_CHARACTERS = 200
 VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -97,7 +97,7 @@ def load_of(answer: dict[str, Any], new_tokens: int) -> Load:
     columns = dict(zip(fields, zip(*requests, strict=True), strict=True))
     if set(columns["requested_tokens"]) == {new_tokens}:
         del columns["requested_tokens"]
-    classes = Counter(round(itl_s / ITL_CLASS_S) for itls_s in answer["itls"] for itl_s in itls_s)
+    classes = Counter(round(itl_s / ITL_STEP_S) for itls_s in answer["itls"] for itl_s in itls_s)
     return measured_load(
         itl_steps=tuple(sorted(classes)),
         itl_counts=tuple(classes[step] for step in sorted(classes)),
