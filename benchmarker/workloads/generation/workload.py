@@ -89,18 +89,8 @@ METRICS = (
         of_sample=tokens_per_step,
     ),
 )
-HEADLINE = "tok/s"
-RANKED_BY = ("decode", "tok/s")
-"""Metrics that rank rows; tok/s ranks cells of one new token, which have no decode rate. TTFT varies with the host."""
-
-
 AXES = (
-    Axis(
-        "prompt_tokens",
-        "prompt",
-        str,
-        size=lambda point: point.prompt_tokens or len(point.prompt or ""),
-    ),
+    Axis("prompt_tokens", "prompt", str, size=lambda point: point.prompt_tokens or len(point.prompt or "")),
     Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
     Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}" if sequences > 1 else ""),
     Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache" if tokens else ""),
@@ -117,8 +107,9 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
     record = GenerationRecord
     axes = AXES
     metrics = METRICS
-    headline = HEADLINE
-    ranked_by = RANKED_BY
+    headline = "tok/s"
+    # tok/s ranks cells of one new token, which have no decode rate. TTFT varies with the host.
+    ranked_by = ("decode", "tok/s")
     # The code of the default model imports nearly everything that the code of other models imports.
     imports = (
         "benchmarker.workloads.generation.generation_bench",
