@@ -49,6 +49,7 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
     imports = ("benchmarker.workloads.attention.attention_bench",)
     replaceable_fields = frozenset({"dtype"})
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
+    registered = staticmethod(implementation_of)
 
     def options(self) -> list[Option]:
         return field_options(
@@ -57,9 +58,6 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
             flags={**operation.SEED_FLAG, "variant.dtype": "--variant-dtype"},
             helps={"subject.causal": "Each position attends to all positions."},
         )
-
-    def registered(self, name: str) -> object:
-        return implementation_of(name)
 
     def check(self, job: AttentionJob, typed: Mapping[str, Any]) -> None:
         super().check(job, typed)

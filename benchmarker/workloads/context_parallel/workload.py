@@ -152,9 +152,7 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
     example = "--variant zigzag --ranks 2 --seq-len 8192,65536"
     baseline_noun = "single rank"
     speed_axis = "TFLOP/s of all GPUs"
-
-    def registered(self, name: str) -> object:
-        return spec.splitting_of(name)
+    registered = staticmethod(spec.splitting_of)
 
     def check(self, job: spec.ContextParallelJob, typed: Mapping[str, Any]) -> None:
         super().check(job, typed)

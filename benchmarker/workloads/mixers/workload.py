@@ -68,6 +68,7 @@ class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     imports = ("benchmarker.workloads.mixers.mixers_bench",)
     example = "--variant gdn-fla-chunk --seq-len 1024,4096 --head-dim 128"
     speed_axis = "million tokens per second"
+    registered = staticmethod(implementation_of)
 
     def options(self) -> list[Option]:
         return field_options(
@@ -88,9 +89,6 @@ class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
                 "procedure": "Procedure",
             },
         )
-
-    def registered(self, name: str) -> object:
-        return implementation_of(name)
 
     def check(self, job: MixersJob, typed: Mapping[str, Any]) -> None:
         super().check(job, typed)
