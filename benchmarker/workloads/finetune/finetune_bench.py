@@ -219,7 +219,7 @@ class FinetuneBench(Bench):
 @contextmanager
 def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[FinetuneBench]:
     """Find the checkpoint, load it quantized as the recipe requires, and make it trainable. Raises BenchmarkerError."""
-    recipe, terminal = job.recipe, session.terminal
+    recipe, terminal = job.variant.recipe, session.terminal
     checkpoint = find_checkpoint(
         job.model, recipe.quant, progress=terminal, device=device.torch_name, check_config=lambda c: _check_fits(job, c)
     )
@@ -249,7 +249,7 @@ def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
         raise SpecError(
             f"--seq-len {longest}: is past the {positions} positions of {job.model.id}; use at most {positions}"
         )
-    width, recipe = config.get("hidden_size"), job.recipe
+    width, recipe = config.get("hidden_size"), job.variant.recipe
     if recipe.train == "lora" and width is not None and recipe.rank > width:
         raise SpecError(f"--rank {recipe.rank}: is above the model's width of {width}; use a lower rank")
 

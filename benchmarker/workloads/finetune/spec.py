@@ -151,10 +151,6 @@ class FinetuneJob(Job):
         return self.subject.model
 
     @property
-    def recipe(self) -> Recipe:
-        return self.variant.recipe
-
-    @property
     def title(self) -> str:
         return f"fine-tuning {self.model.id}"
 

@@ -115,7 +115,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     def check(self, job: FinetuneJob, typed: Mapping[str, Any]) -> None:
         if typed.get("procedure.profile_tokens") is not None:
             raise SpecError("--profile-tokens: one whole step is profiled; leave it out")
-        recipe, name = job.recipe, f"variant {job.variant.name}"
+        recipe, name = job.variant.recipe, f"variant {job.variant.name}"
         if recipe.train == "full" and recipe.is_quantized:
             raise SpecError(f"{name}: quantized weights ({recipe.base}) are not trained; use base plain, or train lora")
         if recipe.prepare != "keep" and not recipe.is_quantized:
@@ -143,11 +143,11 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         return {
             "subject": job.subject.model_dump(mode="json", exclude={"profile_rows"}),
             "files": self.inputs(job, judged=False),
-            "recipe": vars(job.recipe),
+            "recipe": vars(job.variant.recipe),
         }
 
     def record_fields(self, job: FinetuneJob) -> dict[str, Any]:
-        recipe, variant = job.recipe, job.variant
+        recipe, variant = job.variant.recipe, job.variant
         facts: dict[str, Any] = {**vars(recipe), "options": variant.model_dump(exclude={"name"})}
         if recipe.train != "lora":
             facts |= {"rank": None, "targets": None}
