@@ -7,8 +7,8 @@ one sequence, and at most the sum over all sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import UnsupportedError
@@ -36,7 +36,15 @@ def experts_per_step(model: PreTrainedModel, sequences: Sequence[Sequence[int]],
     distinct = sorted({tuple(sequence) for sequence in sequences})
     rows = max(1, PASS_TOKENS // len(distinct[0]))
     chosen: dict[int, list[Tensor]] = {}
-    with _recorded(model) as record, torch.no_grad(), torch.compiler.set_stance("force_eager"):
+    record: list[Tensor] = []  # Chosen experts of each MoE layer in one forward pass, [tokens, experts per token].
+
+    def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+        record.append(kwargs["top_k_index"] if "top_k_index" in kwargs else args[1])
+
+    with ExitStack() as hooks, torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        for container in expert_containers(model):
+            if hasattr(container, "num_experts"):
+                hooks.enter_context(container.register_forward_pre_hook(hook, with_kwargs=True))
         for start in range(0, len(distinct), rows):
             record.clear()
             ids = torch.tensor(distinct[start : start + rows], device=model.device)
@@ -48,23 +56,3 @@ def experts_per_step(model: PreTrainedModel, sequences: Sequence[Sequence[int]],
     by_layer = [torch.cat(parts).transpose(0, 1).flatten(1) for parts in chosen.values()]
     counts = [len(step.unique()) for layer in by_layer for step in layer]
     return sum(counts) / len(counts)
-
-
-@contextmanager
-def _recorded(model: PreTrainedModel) -> Iterator[list[Tensor]]:
-    """Yield a list to which a forward pass appends each MoE layer's chosen experts, [tokens, experts per token]."""
-    record: list[Tensor] = []
-
-    def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        record.append(kwargs["top_k_index"] if "top_k_index" in kwargs else args[1])
-
-    handles = [
-        container.register_forward_pre_hook(hook, with_kwargs=True)
-        for container in expert_containers(model)
-        if hasattr(container, "num_experts")
-    ]
-    try:
-        yield record
-    finally:
-        for handle in handles:
-            handle.remove()
