@@ -123,22 +123,15 @@ class Grid(GridBase):
         sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
             (length, None) for length in self.prompt_tokens
         ]
-        cells = [
-            Point(length, text, new, batch, depth, has_distinct_prompts=self._is_distinct(batch, depth, text))
-            for batch, depth, (length, text), new in product(self.batch_size, self.depth, sources, self.new_tokens)
-        ]
-        return sorted(
-            dict.fromkeys(cells),
-            key=lambda point: (
-                point.batch_size,
-                point.depth,
-                point.prompt_tokens or len(point.prompt or ""),
-                point.new_tokens,
-            ),
-        )
+        cells = []
+        for batch, depth, (length, text), new in product(self.batch_size, self.depth, sources, self.new_tokens):
+            is_distinct = batch > 1 and not self.same_prompt and (text is None or depth > 0)
+            cells.append(Point(length, text, new, batch, depth, has_distinct_prompts=is_distinct))
 
-    def _is_distinct(self, batch_size: int, depth: int, text: str | None) -> bool:
-        return batch_size > 1 and not self.same_prompt and (text is None or depth > 0)
+        def size(point: Point) -> tuple[int, ...]:
+            return point.batch_size, point.depth, point.prompt_tokens or len(point.prompt or ""), point.new_tokens
+
+        return sorted(dict.fromkeys(cells), key=size)
 
     def point_key(self, point: Point) -> dict[str, Any]:
         """Return the values of a point for the key of a result. `has_distinct_prompts` is left out if it is False, as
