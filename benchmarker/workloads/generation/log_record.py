@@ -15,11 +15,7 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import DeviceFacts, Environment, Imported, Memory
-from benchmarker.workloads.generation.record import (
-    GenerationCell,
-    GenerationRecord,
-    GenerationVariant,
-)
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, GenerationVariant
 
 if TYPE_CHECKING:
     from benchmarker.logs.log_import import DeviceKind, Log
@@ -49,6 +45,8 @@ def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> Gene
     assert model is not None
     status, reason = _outcome(run)
     above = log.lines[: run.line]
+    # `eager` is the only engine of the reference script.
+    engine = next((word for word in run.name.split() if word in ENGINES), "eager")
     return GenerationRecord(
         benchmarker=__version__,
         run_id=f"import-{log.sha256[:12]}-{run.line:05}",
@@ -58,7 +56,7 @@ def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> Gene
         reason=reason,
         round=earlier,
         model=ModelFacts(id=model),
-        variant=GenerationVariant(name=run.name, quant=run.evidence.quant, engine=_engine(run.name)),
+        variant=GenerationVariant(name=run.name, quant=run.evidence.quant, engine=engine),
         environment=_environment(log.device or run.device or _UNNAMED[log.kind], log.kind, above),
         procedure={"runs": max(cell.runs for cell in run.cells)} if run.cells else {},
         cells=tuple(_cell(cell, on_cpu=log.kind == "cpu") for cell in run.cells),
@@ -123,11 +121,6 @@ def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> 
         packages={},
         variables={},
     )
-
-
-def _engine(name: str) -> str:
-    """Return the engine that a variant's name contains; default `eager`, the only engine of the reference script."""
-    return next((word for word in name.split() if word in ENGINES), "eager")
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
