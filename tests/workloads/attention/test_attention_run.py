@@ -115,8 +115,3 @@ def test_a_batch_size_on_the_command_line_replaces_a_configs_tokens():
 def test_options_without_effect_are_refused(words):
     with pytest.raises(SpecError, match=f"{words[0]}: "):
         job("--variant", "naive", *words)
-
-
-@pytest.mark.parametrize("name", ["attention.yaml", "attention-types.yaml", "quick-attention.yaml"])
-def test_its_configs_are_read(name):
-    assert read_experiment(CONFIGS / name).workload == "attention"

@@ -1,18 +1,14 @@
 """Specification of fine-tuning: recipes, refusals, and FLOPs."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.config_io import read_experiment
 from benchmarker.workloads.finetune.finetune_bench import TokenText, inputs_sha256, token_text, windows
 from benchmarker.workloads.finetune.record import FinetuneFacts
 from benchmarker.workloads.finetune.spec import RECIPES, FinetuneGrid, FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.trainee import demand_of
 from tests.jobs import read_job
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = ("--model", "qwen3-small", "--dtype", "float32")
 
 
@@ -53,11 +49,6 @@ def test_a_missing_peft_is_one_line_with_the_install_command(monkeypatch):
     monkeypatch.setattr("benchmarker.workloads.finetune.workload.installed_version", lambda package: None)
     with pytest.raises(Exception, match=r"variant lora: the library 'peft' is not installed; pip install -e '\.\[fine"):
         job("--variant", "lora")
-
-
-@pytest.mark.parametrize("name", ["finetune.yaml", "quick-finetune.yaml"])
-def test_its_configs_are_read(name):
-    assert read_experiment(CONFIGS / name).workload == "finetune"
 
 
 def facts(**values):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from benchmarker.core.stats import Ratio
 from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect, write_json
 from benchmarker.workloads.mixers.mixer import (
     GATED_DELTA,
@@ -33,7 +31,6 @@ from benchmarker.workloads.operation.spec import LengthPoint
 from tests.jobs import read_job
 from tests.records import environment
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 SHAPE = ("--seq-len", "96", "--heads", "2", "--head-dim", "8", "--dtype", "float32", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
 
@@ -99,11 +96,6 @@ def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, 
     assert (forward.status, both.status) == ("ok", "unsupported")
     assert both.reason.startswith("fla: Triton >= 3.4.0")
     assert "upgrade Triton to >= 3.7.1" in both.reason
-
-
-@pytest.mark.parametrize("name", ["mixers.yaml", "quick-mixers.yaml"])
-def test_its_configs_are_read(name):
-    assert read_experiment(CONFIGS / name).workload == "mixers"
 
 
 @pytest.mark.parametrize(
