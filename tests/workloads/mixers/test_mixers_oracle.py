@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.schema.record import Limits
 from benchmarker.schema.record_io import collect, write_json
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, demand_of
 from benchmarker.workloads.mixers.mixers_reading import timed_mixer
@@ -19,16 +18,8 @@ from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.operation.record import OperationSample, PassMemory, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.comparison.test_oracles import differing
+from tests.explained import LIMITS
 from tests.records import environment
-
-LIMITS = Limits(
-    read_bytes_per_s=3e12,
-    copy_bytes_per_s=2.8e12,
-    array_bytes=2**31,
-    matmul_flops_per_s=7e14,
-    matmul_dtype="bfloat16",
-    matmul_size=8192,
-)
 
 
 def cell(mixer, subject, point, latency_s):
@@ -52,28 +43,28 @@ def cell(mixer, subject, point, latency_s):
 
 def written(tmp_path):
     """A folder with three rounds of three mixers."""
-    for subject in (MixersSubject(heads=4, head_dim=64, value_dim=96),):
-        for number in range(3):
-            for mixer, base_s in ((SOFTMAX, 2e-3), (LINEAR, 1e-3), (GATED_DELTA, 1.5e-3)):
-                points = [LengthPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
-                record = MixersRecord(
-                    benchmarker="0.1.0",
-                    run_id=f"{mixer.name}-{number}",
-                    started_at=f"2026-03-01T10:{number:02}:00Z",
-                    status="complete",
-                    round=number,
-                    sweep="2026-03-01T10:00:00Z",
-                    subject=subject,
-                    variant=MixersVariantFacts(
-                        name=mixer.name, variant=mixer.name, mixer=mixer.name, implementation="test"
-                    ),
-                    environment=environment(),
-                    procedure={"warmup": 3, "runs": 3},
-                    limits=LIMITS,
-                    cells=tuple(cell(mixer, subject, point, base_s * (1 + 0.02 * number)) for point in points),
-                    reproduce="benchmarker run mixers",
-                )
-                write_json(record, tmp_path / f"{mixer.name}-{number}.json")
+    subject = MixersSubject(heads=4, head_dim=64, value_dim=96)
+    for number in range(3):
+        for mixer, base_s in ((SOFTMAX, 2e-3), (LINEAR, 1e-3), (GATED_DELTA, 1.5e-3)):
+            points = [LengthPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
+            record = MixersRecord(
+                benchmarker="0.1.0",
+                run_id=f"{mixer.name}-{number}",
+                started_at=f"2026-03-01T10:{number:02}:00Z",
+                status="complete",
+                round=number,
+                sweep="2026-03-01T10:00:00Z",
+                subject=subject,
+                variant=MixersVariantFacts(
+                    name=mixer.name, variant=mixer.name, mixer=mixer.name, implementation="test"
+                ),
+                environment=environment(),
+                procedure={"warmup": 3, "runs": 3},
+                limits=LIMITS,
+                cells=tuple(cell(mixer, subject, point, base_s * (1 + 0.02 * number)) for point in points),
+                reproduce="benchmarker run mixers",
+            )
+            write_json(record, tmp_path / f"{mixer.name}-{number}.json")
     return tmp_path
 
 
@@ -87,8 +78,9 @@ def test_a_call_is_explained_by_its_kernels_and_the_limits_of_the_device(tmp_pat
     explained = timed_mixer("gdn", records)
     assert explained.phase.busy_s == pytest.approx(1e-4)
     assert set(explained.phase.categories) == {"linear attention"}
-    flops, moved = records[0].cells[-1].demand.flops / 7e14, records[0].cells[-1].demand.bytes / 3e12
-    assert explained.floor.seconds == pytest.approx(max(flops, moved))
+    demand = records[0].cells[-1].demand
+    computing_s, moving_s = demand.flops / LIMITS.matmul_flops_per_s, demand.bytes / LIMITS.bytes_per_s
+    assert explained.floor.seconds == pytest.approx(max(computing_s, moving_s))
 
 
 def test_a_call_on_a_processor_is_not_explained(tmp_path):
