@@ -188,7 +188,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return axis_columns(rows, always=always)
 
     def timing_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
-        """Return the columns of the timed metrics."""
         from benchmarker.report.columns import metric_columns
 
         return metric_columns(rows)

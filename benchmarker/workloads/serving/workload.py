@@ -209,7 +209,6 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return None if job.variant.url else look_for(job.model)
 
     def lacking(self, job: ServingJob) -> str | None:
-        """Return how to install the load generator or the server; None if nothing is missing."""
         return why_no_generator() or (None if job.variant.url else SERVERS[job.variant.engine].why_not_installed())
 
     def prepare(self, job: ServingJob, device: Device, progress: Terminal) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def charts_of(results: Comparison) -> list[Chart]:
-    """Return the charts that have data."""
     rows, cell = cast("tuple[ServingRow, ...]", results.rows), headline(results.rows)
     looks = series_of({row.variant: row.family for row in rows})
     rate = curve_chart(
