@@ -24,6 +24,7 @@ from benchmarker.workloads.operation import operation_bench
 from benchmarker.workloads.operation.operation_bench import CallStep
 from benchmarker.workloads.operation.operation_call import Operation, copies_needed, relative_error, results_of
 from benchmarker.workloads.operation.spec import LengthPoint
+from tests.fakes import FakeDevice
 from tests.workloads.attention.opened import open_attention
 
 POINT = LengthPoint(128, 2, "forward_backward")
@@ -186,17 +187,6 @@ def test_copies_of_the_inputs_fill_the_cache():
     assert copies_needed(each, 2**40, kind="cpu") == 2**28 // each
 
 
-class TickingDevice(CpuDevice):
-    """Counts its drains."""
-
-    def __init__(self):
-        super().__init__()
-        self.drains = 0
-
-    def synchronize(self):
-        self.drains += 1
-
-
 def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count(monkeypatch):
     now = SimpleNamespace(ns=0)
     monkeypatch.setattr(operation_bench.time, "perf_counter_ns", lambda: now.ns)
@@ -209,15 +199,16 @@ def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count
         now.ns += 1_000_000
         return query
 
-    device = TickingDevice()
+    device = FakeDevice()
+    device.kind = "cpu"
     step = CallStep(Operation(attend), copies, device)
     step()
     calls.clear()
-    device.drains = 0
+    device.calls.clear()
     sample = step()
     assert sample.calls == len(calls) == 22
     assert sample.latency_s == pytest.approx(0.001)
-    assert device.drains == 2
+    assert device.calls == ["synchronize"] * 2
     assert set(calls) == {copy.named["q"].data_ptr() for copy in copies}
     assert all(earlier != later for earlier, later in pairwise(calls))
 
@@ -235,7 +226,7 @@ def test_backward_is_the_difference_of_both_passes_and_forward(monkeypatch, back
             now.ns += 1_000_000 + backward_ns
 
     shape = shape_of(subject(), AttentionVariant(variant="naive"), POINT)
-    sample = Step(Operation(None), [make_inputs(shape, "cpu", seed=0)], TickingDevice())()
+    sample = Step(Operation(None), [make_inputs(shape, "cpu", seed=0)], CpuDevice())()
     assert sample.parts_s == pytest.approx(parts_s)
     assert sample.latency_s == pytest.approx((1_000_000 + backward_ns) / 1e9)
 

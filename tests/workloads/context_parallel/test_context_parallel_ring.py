@@ -37,14 +37,9 @@ def test_the_blocks_of_all_ranks_are_the_causal_mask_and_none_is_computed_twice(
     assert torch.equal(seen, torch.ones(length, length).tril())
 
 
-def scores_of(order, rank, ranks, length=64):
-    own = positions(order, rank, ranks, length)
-    return int((own + 1).sum())
-
-
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_zigzag_gives_every_rank_equal_work_and_a_contiguous_ring_gives_the_last_rank_most(ranks):
-    assert len({scores_of("zigzag", rank, ranks) for rank in range(ranks)}) == 1
+    assert len({int((positions("zigzag", rank, ranks, 64) + 1).sum()) for rank in range(ranks)}) == 1
     most = max(sum(not step.is_hidden for step in steps_of("contiguous", rank, ranks)) for rank in range(ranks))
     # The last rank's diagonal block is half a block.
     assert (ranks / 2) / (most - 0.5) == pytest.approx(most_of_ideal(ranks))
