@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.engines.external.driver_process import Driver
-from benchmarker.engines.external.environments import (
-    DRIVERS,
-    EngineError,
-    Marker,
-    environment_states,
-    why_not_installed,
-)
+from benchmarker.engines.external.environments import DRIVERS, EngineError, environment_states, why_not_installed
 from benchmarker.workloads.serving.record import Load, measured_load
 from benchmarker.workloads.serving.serving_requests import Request
 from benchmarker.workloads.serving.serving_statistics import ITL_STEP_S
@@ -38,18 +32,13 @@ def why_no_generator() -> str | None:
     return reason and f"the load generator '{NAME}' is part of vLLM: {reason}"
 
 
-def generator_environment() -> Marker:
-    """Return a ready environment of vLLM, built for any kind of device. Raises EngineError."""
-    if reason := why_no_generator():
-        raise EngineError(reason)
-    states = (state for state in environment_states() if state.spec.engine == "vllm")
-    return next(state.interpreter for state in states if state.problem is None)
-
-
 class LoadGenerator:
     def __init__(self) -> None:
-        """Start the process. Raises EngineError."""
-        marker = generator_environment()
+        """Start the process in an environment of vLLM, built for any kind of device. Raises EngineError."""
+        if reason := why_no_generator():
+            raise EngineError(reason)
+        states = (state for state in environment_states() if state.spec.engine == "vllm")
+        marker = next(state.interpreter for state in states if state.problem is None)
         programs = [str(DRIVERS / "driver_loop.py"), str(DRIVERS / "load_driver.py")]
         self._driver = Driver(NAME, [marker.python, "-I", *programs], variables=VARIABLES)
         self.version = f"{NAME} {marker.version}"

