@@ -151,19 +151,15 @@ def _faster(line: operation.LengthSeries, rows: Sequence[Row], baseline: str) ->
     uniform: dict[str, list[str]] = {}
     for name, measured in _variants(line, rows):
         ratios = [(operation.length_of(row), row.ratio) for row in measured if row.ratio and name != baseline]
-        yield from (f"{line.label}: {text}" for text in crossing_texts(name, baseline, ratios))
+        for crossing in crossings(ratios):
+            yield (
+                f"{line.label}: {plain_line(name)} is {crossing.verdict} than {plain_line(baseline)} from between "
+                f"{crossing.after:,} and {crossing.before:,} on"
+            )
         if text := always_text(baseline, ratios):
             uniform.setdefault(text, []).append(name)
     for text, names in uniform.items():
         yield f"{line.label}: {listed(names)} {'are' if len(names) > 1 else 'is'} {text}"
-
-
-def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
-    return [
-        f"{plain_line(variant)} is {crossing.verdict} than {plain_line(baseline)} from between {crossing.after:,} and "
-        f"{crossing.before:,} on"
-        for crossing in crossings(ratios)
-    ]
 
 
 def always_text(baseline: str, ratios: Ratios) -> str | None:

@@ -3,12 +3,7 @@
 import pytest
 
 from benchmarker.core.stats import Ratio
-from benchmarker.workloads.attention.attention_reading import (
-    always_text,
-    crossing_texts,
-    exponents_text,
-    growth,
-)
+from benchmarker.workloads.attention.attention_reading import always_text, exponents_text, growth
 
 
 def ratio(value, low=None, high=None):
@@ -35,11 +30,6 @@ def test_a_fit_never_has_a_negative_fixed_cost():
 
 def test_three_lengths_are_too_few_for_a_fit():
     assert growth([(1, 1.0), (2, 2.0), (4, 4.0)]) is None
-
-
-def test_a_crossing_names_the_lengths_around_it():
-    ratios = [(256, ratio(0.8, 0.7, 0.9)), (512, ratio(1.5, 1.4, 1.6))]
-    assert crossing_texts("flash", "naive", ratios) == ["flash is faster than naive from between 256 and 512 on"]
 
 
 def test_equal_verdicts_at_all_lengths_are_one_sentence():
