@@ -36,48 +36,37 @@ class CudaDevice:
     def __init__(self, *indices: int) -> None:
         import torch
 
+        self._cuda = torch.cuda
         self.indices = indices
         self.torch_name = f"cuda:{indices[0]}"
         self.kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
 
     def synchronize(self) -> None:
-        import torch
-
         for index in self.indices:
-            torch.cuda.synchronize(index)
+            self._cuda.synchronize(index)
 
     def reset_peak(self) -> None:
         """Reset the high-water marks to the memory in use now."""
-        import torch
-
         for index in self.indices:
-            torch.cuda.reset_peak_memory_stats(index)
+            self._cuda.reset_peak_memory_stats(index)
 
     def peak_memory(self) -> PeakMemory:
         """Return the largest peak among the GPUs."""
-        import torch
-
-        reserved_bytes = max(map(torch.cuda.max_memory_reserved, self.indices))
+        reserved_bytes = max(map(self._cuda.max_memory_reserved, self.indices))
         return PeakMemory(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
 
     def peaks(self) -> tuple[int, ...]:
-        import torch
-
-        return tuple(torch.cuda.max_memory_allocated(index) for index in self.indices)
+        return tuple(self._cuda.max_memory_allocated(index) for index in self.indices)
 
     def begin_growth(self) -> None:
         """Do nothing: torch's allocator counts only tensors on a GPU."""
 
     def release(self) -> None:
-        import torch
-
-        torch.cuda.empty_cache()
+        self._cuda.empty_cache()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        import torch
-
         # Kernels outside torch raise a plain RuntimeError.
-        return isinstance(error, torch.cuda.OutOfMemoryError) or (
+        return isinstance(error, self._cuda.OutOfMemoryError) or (
             isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
         )
 
