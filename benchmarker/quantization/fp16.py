@@ -7,18 +7,14 @@ from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
 
 
-class FP16Options(FormOptions):
-    """No options; `--dtype` selects the type."""
-
-
-def load(checkpoint: Checkpoint, options: FP16Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     return Loaded(read_model(checkpoint, target))
 
 
 LOADER: Loader = Loader(
     name="fp16",
     summary="16-bit weights, the baseline",
-    options=FP16Options,
+    options=FormOptions,
     load=load,
     aliases=("unquantized",),
     splits=("tensors", "layers"),

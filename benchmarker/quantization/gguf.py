@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight stays packed.
 
 
-class GgufOptions(FormOptions):
-    """No options; the file determines how weights are stored."""
-
-
-def load(checkpoint: Checkpoint, options: GgufOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     facts = gguf_facts(checkpoint.folder)
     model = read_model(checkpoint, target)
     types = TensorTypes(
@@ -47,7 +43,7 @@ def _unpacked(facts: GgufFacts, model: PreTrainedModel, target: Target) -> tuple
 LOADER: Loader = Loader(
     name="gguf",
     summary="a GGUF file through transformers, which unpacks most of them",
-    options=GgufOptions,
+    options=FormOptions,
     packages=("gguf",),
     load=load,
     of_gguf=True,

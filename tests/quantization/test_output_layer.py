@@ -22,7 +22,6 @@ from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.judge import make_plan
 from benchmarker.quantization.base import FormOptions, Loaded, with_head
-from benchmarker.quantization.fp16 import FP16Options
 from benchmarker.quantization.load import load_model, load_quantized
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import ModelSpec, QuantSpec
@@ -97,7 +96,7 @@ def test_a_layer_that_cannot_be_quantized_is_refused_in_a_line(session_model):
     loaded = load(session_model, "fp16")
     loaded.model.lm_head = torch.nn.Embedding(4, 4)
     with pytest.raises(UnsupportedError) as caught:
-        with_head(loaded, FP16Options(lm_head="int8"))
+        with_head(loaded, FormOptions(lm_head="int8"))
     assert str(caught.value) == (
         "lm_head=int8: the output layer is Embedding with weights of Parameter already; leave the option out"
     )
@@ -133,9 +132,9 @@ def test_a_missing_torchao_is_said_before_the_model_is_looked_for(monkeypatch):
     ],
 )
 def test_engines_with_forms_of_their_own_refuse_it(engine, options, session_model):
-    form = Form("fp16", FP16Options(lm_head="int8"), "float16", options)
+    form = Form("fp16", FormOptions(lm_head="int8"), "float16", options)
     checkpoint = prepare(session_model, "fp16")
-    assert engine.why_not_taken(replace(form, options=FP16Options()), checkpoint) is None
+    assert engine.why_not_taken(replace(form, options=FormOptions()), checkpoint) is None
     assert "for the engines that run here" in (engine.why_not_taken(form, checkpoint) or "")
 
 
