@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from benchmarker.core.formatting import decimal, with_spread
 from benchmarker.core.stats import MIN_ROUNDS, Estimate, Ratio
 from benchmarker.core.tables import plain_line
-from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.registry import workload_of
+from benchmarker.schema.record import CellBase, Demand, Flag, Limits, Moment, RunRecord
+from benchmarker.schema.registry import Metric, workload_of
 
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
-    from benchmarker.schema.record import Demand, Flag, Limits, Moment
-    from benchmarker.schema.registry import Metric
     from benchmarker.workloads.base import Workload
 
 

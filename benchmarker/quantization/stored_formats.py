@@ -24,6 +24,7 @@ from benchmarker.quantization.dummy_packing import (
     FP8_PACKING,
     SCHEMES,
 )
+from benchmarker.quantization.stored_kernels import has_fp8_blocks, multiplies_fp8_blocks, replace_stored
 from benchmarker.schema.model import QuantSpec, WeightCoverage
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     """Load a stored checkpoint with packed kernels of transformers, if any, or benchmarker's linear layers."""
-    from benchmarker.quantization.stored_kernels import has_fp8_blocks, replace_stored
-
     if "fp4" in options.scheme and target.dtype != "bfloat16":
         raise SpecError(
             f"{options.scheme}: the libraries unpack it to bfloat16; use --dtype bfloat16, or --engine vllm"
@@ -161,8 +160,6 @@ def _stored_loader(
     """
 
     def check(options: StoredOptions, target: Target) -> None:
-        from benchmarker.quantization.stored_kernels import multiplies_fp8_blocks
-
         if not is_read:
             raise UnsupportedError(f"{name}: transformers does not read this format; use --engine vllm")
         gpu = torch_gpu(target.device)

@@ -27,14 +27,13 @@ from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.formatting import approximate_range, percent, plural
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.engines.registry import HOST_BOUND_ENGINES
-from benchmarker.schema.record_io import collect
+from benchmarker.schema.record_io import OrderLine, collect
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import RunRecord
-    from benchmarker.schema.record_io import OrderLine
     from benchmarker.sweep.request import SweepRequest
     from benchmarker.sweep.resume import CellId
     from benchmarker.sweep.sweep_state import Sweep

@@ -23,13 +23,12 @@ from tabulate import tabulate
 from benchmarker.core.errors import CellStatus
 from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
-from benchmarker.schema.record import CellBase, median_latency_s, status_words
+from benchmarker.schema.record import CellBase, Environment, RunRecord, median_latency_s, status_words
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.hardware.monitor import HostGauge, Monitor
     from benchmarker.schema.job import Job
-    from benchmarker.schema.record import Environment, RunRecord
     from benchmarker.sweep.child import SweepInterruption
     from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings

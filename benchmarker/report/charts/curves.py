@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
@@ -18,10 +17,8 @@ from benchmarker.comparison.rows import CellKey, Row, RowT, cell_of, cell_words,
 from benchmarker.report.charts.speed import cells_chart, memory_chart, rate_of, speed_chart, speed_words
 from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart, withheld_variants
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot, series_of
+from benchmarker.report.compare import Comparison
 from benchmarker.schema.record import RunRecord
-
-if TYPE_CHECKING:
-    from benchmarker.report.compare import Comparison
 
 AXIS_PT = 250.0  # Length of the axis in points.
 DIGIT_PT = 5.7  # Width of a digit in points.

@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
@@ -27,13 +26,10 @@ from benchmarker.report.caveats import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_svg
 from benchmarker.report.columns import first_table
-from benchmarker.report.compare import caveats_of, forced, header_of, left_out, remarks_of, sheets, where
+from benchmarker.report.compare import Comparison, caveats_of, forced, header_of, left_out, remarks_of, sheets, where
 from benchmarker.report.explanations import without_why
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
-
-if TYPE_CHECKING:
-    from benchmarker.report.compare import Comparison
 
 RANDOM_WEIGHTS = (
     "Random weights: time and memory are those of normally distributed weights; text and quality mean nothing"
