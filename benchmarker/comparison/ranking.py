@@ -62,10 +62,10 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
         sweeps = list(results.sides)
         best = {row.name_in_sweep: row.speed for row in sorted(rows, key=lambda row: row.speed)}
         rows.sort(key=lambda row: (-best[row.name_in_sweep], row.name_in_sweep, sweeps.index(row.sweep)))
-        return Ranking(rows[0].cell if rows else None, tuple(rows), None)
+        return Ranking(rows[0].cell, tuple(rows), None)
     measured = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
     ordered = (*measured, *(row for row in rows if not row.pace))
-    cell = rows[0].cell if rows else None
+    cell = rows[0].cell
     named = next((row for row in measured if row.variant == results.named), None)
     candidates = [row for row in measured if among(row)]
     if not candidates:

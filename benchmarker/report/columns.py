@@ -69,8 +69,6 @@ def axis_column(heading: str, value_of: Callable[[CellKey], Any]) -> Column[InCe
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
     """Return a column per metric of a timed repeat. Rows without numbers show their status in the first column."""
-    if not rows:
-        return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
     measured = [metric for metric in metrics if any(metric.name in row.metrics for row in rows)] or metrics[:1]
     first, *others = map(metric_column, measured)
@@ -165,7 +163,7 @@ def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
     """Return columns of peak memory and of metrics measured once per process; all bytes are in the same unit."""
-    facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
+    facts = [metric for metric in rows[0].described.metrics if metric.of_cell]
     units = [metric.shown_unit for metric in facts if any(metric.name in row.facts for row in rows)]
     unit = next((unit for unit in units if unit in ("MiB", "GiB")), None)
     return [*memory(rows, unit), *(column for metric in facts for column in fact_columns(rows, metric))]
@@ -226,7 +224,7 @@ def latency_columns(rows: Sequence[Row]) -> Columns:
 
 
 def quality_columns(rows: Sequence[Row]) -> Columns:
-    facts = [metric for metric in rows[0].described.metrics if metric.is_quality] if rows else []
+    facts = [metric for metric in rows[0].described.metrics if metric.is_quality]
     return [column for metric in facts for column in fact_columns(rows, metric)]
 
 
@@ -270,8 +268,6 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
     rows = ranking.rows
     leader = ranking.leader.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
-    if not rows:
-        return Sheet(title, [], rows)
     brief, exactness = workload_of(rows[0].workload).brief_columns(rows)
     metric = rows[0].ranking
     named = against_named(rows, ranking.named.variant if ranking.named else None, is_short=True)
@@ -341,7 +337,7 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
         notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
     notes += withheld_notes(leaders)
-    headings = {row.ranking.heading for ranking in rankings for row in ranking.rows[:1]}
+    headings = {ranking.rows[0].ranking.heading for ranking in rankings}
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [
         Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),

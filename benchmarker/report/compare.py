@@ -260,7 +260,7 @@ def sheets(results: Results) -> list[Sheet]:
     """Return tables with all columns: of the cell `headline(rows)`, of all cells, and those that the workload adds."""
     rows, chosen = results.rows, headline_rows(results.rows)
     workload = workload_of(results.workload)
-    cell = chosen[0].cell if chosen else None
+    cell = chosen[0].cell
 
     def columns(shown: Sequence[Row]) -> list[Column[Any]]:
         return [

@@ -33,7 +33,7 @@ Points = dict[float, float]  # Drawn values by the value of the axis.
 def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
     """Return a chart for each numeric axis with several values: the ranking metric over the axis."""
     charts = []
-    for axis in rows[0].described.axes if rows else ():
+    for axis in rows[0].described.axes:
         values = {row.cell[axis.name] for row in rows if row.cell}
         if len(values) < 2 or not all(isinstance(value, int | float) for value in values):
             continue
