@@ -89,7 +89,6 @@ class PlannedLinear:
     name: str  # Name of the module: `model.layers.0.mlp.up_proj`.
     in_features: int
     out_features: int
-    bias: bool
     std: float  # Standard deviation of the weights.
 
 
@@ -99,7 +98,7 @@ class Packing:
 
     config: Callable[[Any], dict[str, Any]]  # Maps the loader's options to `quantization_config`.
     tensors: Callable[[PlannedLinear, Any], tuple[PlannedTensor, ...]]
-    """Maps a linear layer and the loader's options to its packed tensors."""
+    """Maps a linear layer and the loader's options to its packed tensors, without the bias."""
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,11 @@ def plan_tensors(
     planned: list[PlannedTensor] = []
     for name, linear in packed.items():
         assert needs.packing is not None
-        shape = PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std)
+        shape = PlannedLinear(name, linear.in_features, linear.out_features, std)
         planned += needs.packing.tensors(shape, needs.options)
+        if linear.bias is not None:
+            fill = _fill("Linear", "bias", std)
+            planned.append(plain_tensor(f"{name}.bias", "float16", (linear.out_features,), fill))
     parameters = dict(model.named_parameters())
     shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - parameters.keys()
     for name, tensor in model.state_dict().items():

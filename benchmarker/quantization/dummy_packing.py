@@ -62,11 +62,10 @@ def compressed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTens
     initialize_module_for_quantization(module, scheme)
     compress_module(module)
     fills = _compressed_fills(linear, scheme.weights)
-    planned = [
+    return tuple(
         plain_tensor(f"{linear.name}.{name}", _type_name(tensor), tuple(tensor.shape), fills[name, _type_name(tensor)])
         for name, tensor in module.state_dict().items()
-    ]
-    return (*planned, *_bias(linear))
+    )
 
 
 def _library_scheme(name: str) -> Any:
@@ -109,12 +108,6 @@ def random_fp8(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     return values.normal_(0.0, FP8_STD, generator=generator).clamp_(-448, 448).to(tensor.dtype)
 
 
-def _bias(linear: PlannedLinear) -> tuple[PlannedTensor, ...]:
-    if not linear.bias:
-        return ()
-    return (plain_tensor(f"{linear.name}.bias", "float16", (linear.out_features,), lambda tensor, _: tensor.zero_()),)
-
-
 def fp8_config(options: Any) -> dict[str, Any]:  # noqa: ARG001
     """Return the `quantization_config` of Qwen's and DeepSeek's FP8 checkpoints."""
     return {
@@ -127,17 +120,12 @@ def fp8_config(options: Any) -> dict[str, Any]:  # noqa: ARG001
 
 
 def fp8_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
-    rows, columns = FP8_BLOCK
-    scales = (math.ceil(linear.out_features / rows), math.ceil(linear.in_features / columns))
+    name, shape = f"{linear.name}.weight", (linear.out_features, linear.in_features)
+    scales = tuple(math.ceil(size / block) for size, block in zip(shape, FP8_BLOCK, strict=True))
     return (
-        plain_tensor(
-            f"{linear.name}.weight", "float8_e4m3fn", (linear.out_features, linear.in_features), random_fp8
-        ),
-        plain_tensor(
-            f"{linear.name}.weight_scale_inv", "float32", scales, lambda tensor, _: tensor.fill_(linear.std / FP8_STD)
-        ),
-        *_bias(linear),
-    )  # fmt: skip
+        plain_tensor(name, "float8_e4m3fn", shape, random_fp8),
+        plain_tensor(f"{name}_scale_inv", "float32", scales, lambda tensor, _: tensor.fill_(linear.std / FP8_STD)),
+    )
 
 
 def autoround_config(options: Any) -> dict[str, Any]:  # noqa: ARG001

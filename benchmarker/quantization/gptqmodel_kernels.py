@@ -197,19 +197,13 @@ def gptq_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ..
     g_idx = plain_tensor(f"{linear.name}.g_idx", "int32", (inputs,), input_groups)
     qweight = (inputs * bits // WORD_BITS, linear.out_features)
     zeros = None if _has_random_zeros(options) else zero_words(bits)
-    return packed_tensors(linear, bits, qweight=qweight, groups=inputs // group, zeros=zeros, more=(g_idx,))
+    return (*packed_tensors(linear, bits, qweight=qweight, groups=inputs // group, zeros=zeros), g_idx)
 
 
 def packed_tensors(
-    linear: PlannedLinear,
-    bits: int,
-    *,
-    qweight: tuple[int, int],
-    groups: int,
-    zeros: Sequence[int] | None,
-    more: tuple[PlannedTensor, ...] = (),
+    linear: PlannedLinear, bits: int, *, qweight: tuple[int, int], groups: int, zeros: Sequence[int] | None
 ) -> tuple[PlannedTensor, ...]:
-    """Return the tensors of one layer with random codes.
+    """Return the codes, zero points and scales of one layer, with random codes.
 
     Args:
         zeros: Packed int32 words of zero points, repeated for every group and output; None: random zero points.
@@ -221,14 +215,11 @@ def packed_tensors(
             return random_zeros(tensor, generator, bits)
         return tensor.new_tensor(zeros).repeat(groups, tensor.shape[1] // len(zeros))
 
-    tensors = (
+    return (
         plain_tensor(f"{name}.qweight", "int32", qweight, lambda tensor, source: random_words(tensor, source, bits)),
         plain_tensor(f"{name}.qzeros", "int32", (groups, outputs * bits // WORD_BITS), zero_points),
         plain_tensor(f"{name}.scales", "float16", (groups, outputs), lambda tensor, _: tensor.fill_(scale)),
-        *more,
     )
-    bias = plain_tensor(f"{name}.bias", "float16", (outputs,), lambda tensor, _: tensor.zero_())
-    return (*tensors, bias) if linear.bias else tensors
 
 
 def random_words(tensor: torch.Tensor, generator: torch.Generator, bits: int) -> torch.Tensor:
