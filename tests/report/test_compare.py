@@ -18,12 +18,13 @@ from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table, memory
-from benchmarker.report.compare import chosen_sheet, compare, remarks_of
+from benchmarker.report.compare import caveats_of, chosen_sheet, compare, remarks_of
 from benchmarker.report.verify import verify
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.quality import TaskResult
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.quality_tables import task_answers
+from script.house import ROOT
 from tests.records import (
     cell,
     failed_cell,
@@ -430,3 +431,11 @@ def test_small_memory_beside_larger_is_not_printed_as_zero(tmp_path):
     [peak] = memory(table)
     assert peak.heading == "peak MiB"
     assert sorted(peak.text(row) for row in table) == ["4.7", "61.8"]
+
+
+def test_a_caveat_of_every_round_is_printed_once() -> None:
+    lines = caveats_of(compare([ROOT / "results" / "reference" / "h200-qwen3-30b-a3b"]))
+    assert [line for line in lines if "no floor" in line] == [
+        "vllm fp16: no floor or memory-bandwidth utilization: the engine runs in a process of its own, which does not "
+        "count the experts of a step"
+    ]
