@@ -163,3 +163,13 @@ def test_a_mixture_of_experts_gets_no_advice_to_use_forms_that_leave_experts_in_
         "Fewer bytes a token make it faster: `--engine vllm --engine-option quantization=fp8` reads 8 bits, "
         "experts included."
     }
+
+
+def test_the_advice_for_torchs_slow_int8_product_names_the_type_that_avoids_it() -> None:
+    found = compare(REFERENCE / "h200-gemma-3-4b").explained
+    advice = {one.variant: unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation)}
+    assert advice["int8 compile"] == (
+        "In bfloat16 torch.compile replaces them by `_weight_int8pack_mm`, slow for several rows: "
+        "`--engine native` and `--dtype float16` do not use it."
+    )
+    assert "_weight_int8pack_mm" not in advice["bnb4 compile"]

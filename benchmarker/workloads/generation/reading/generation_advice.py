@@ -74,6 +74,12 @@ def _better_products(timed: Timed) -> str:
         return (
             f"{code('--engine compile')} has other kernels for the products; fewer bits help less than their size says."
         )
+    profile = timed.record.profile
+    if profile and any("weight_int8pack_mm" in kernel.name for kernel in profile.kernels):
+        return (
+            f"In bfloat16 torch.compile replaces them by {code('_weight_int8pack_mm')}, slow for several rows: "
+            f"{code('--engine native')} and {code('--dtype float16')} do not use it."
+        )
     if _engine(timed) == "compile" and timed.record.environment.device.kind == "cuda":
         return f"{code('--engine native')} has kernels of its own for them; fewer bits help less than their size says."
     return (
