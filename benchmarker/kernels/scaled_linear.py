@@ -44,6 +44,11 @@ class ScaledLinear(nn.Module):
         return product.view(*hidden.shape[:-1], -1)
 
 
+def multiplies_fp8(device: str) -> bool:
+    """Return True if this torch multiplies FP8 on the device, "cpu" or "cuda"; on a CPU torch 2.13 does, 2.11 not."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", device.upper())
+
+
 def quantized_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Quantize rows of activations, [rows, in]; return codes, [rows, in], and float32 scales, [rows, 1]."""
     values = rows.float()
@@ -109,8 +114,8 @@ def block_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: T
     product: Tensor = functional.scaled_mm(
         codes,
         weight.t(),
-        # Consecutive rows are adjacent in memory.
-        scales.t().contiguous().t(),
+        # Consecutive rows are adjacent in memory. torch also checks the stride of a dimension of size 1.
+        scales.t().contiguous().as_strided(scales.shape, (1, len(scales))),
         kinds.BlockWise1x128,
         weight_scale.t(),
         kinds.BlockWise128x128,

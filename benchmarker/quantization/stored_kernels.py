@@ -82,8 +82,10 @@ def _scaled_linear(module: Any, weights: Any, activations: Any) -> nn.Module | N
     weight = getattr(module, "weight", None)
     if not is_plain or weight is None or weight.element_size() != 1:
         return None
-    from benchmarker.kernels.scaled_linear import ScaledLinear
+    from benchmarker.kernels.scaled_linear import ScaledLinear, multiplies_fp8
 
+    if weights.type == "float" and not multiplies_fp8(weight.device.type):
+        return None
     return ScaledLinear(weight.data, module.weight_scale.data, module.bias)
 
 

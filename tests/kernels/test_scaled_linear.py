@@ -90,3 +90,12 @@ def test_a_gpu_gets_the_scales_of_blocks_in_the_layout_of_cublas(monkeypatch, dt
     product = block_product(codes, scales, linear.weight, linear.weight_scale, getattr(torch, dtype))
     assert calls == [((5, 3), (1, 5), "BlockWise1x128", (4, 2), (1, 4), "BlockWise128x128")]
     assert product.dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_torch_takes_the_layout_of_the_scales_for_any_number_of_rows(rows):
+    linear = block_linear(256).to("meta")
+    codes = torch.empty(rows, 3 * BLOCK, dtype=torch.float8_e4m3fn, device="meta")
+    scales = torch.empty(rows, 3, device="meta")
+    product = block_product(codes, scales, linear.weight, linear.weight_scale, torch.bfloat16)
+    assert product.shape == (rows, 256)
