@@ -56,10 +56,8 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
     try:
         engine_options(variant)
     except ValidationError as error:
-        reason = (
-            static_cache_refusal(variant.engine, variant.engine_options) if variant.engine in MODEL_ENGINES else None
-        )
-        if reason:
+        is_own = variant.engine in MODEL_ENGINES
+        if is_own and (reason := static_cache_refusal(variant.engine, variant.engine_options)):
             raise FieldError(reason) from None
         raise FieldError(first_problem(error, ENGINES[variant.engine].options), field="engine_options") from None
     return renamed(variant, given)
