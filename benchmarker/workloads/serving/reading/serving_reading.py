@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from benchmarker.comparison.crossing import SizeWords, crossover, inverse
 from benchmarker.comparison.invariants import Check, equal
@@ -33,8 +33,6 @@ from benchmarker.workloads.serving.spec import requests_of
 
 MOST_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
 ROUNDING_S = 1e-5  # Times of a request are rounded to this unit, s.
-Axis = Literal["concurrency", "rate"]
-AXES: tuple[Axis, ...] = ("concurrency", "rate")
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ Series = Mapping[str, Sequence[ServingRow]]
 """Rows with equal lengths of requests, by variant; each variant's rows in the order of rising load."""
 
 
-def series_of(rows: Sequence[ServingRow], axis: Axis) -> dict[CellKey, Series]:
+def series_of(rows: Sequence[ServingRow], axis: str) -> dict[CellKey, Series]:
     shapes: dict[CellKey, dict[str, list[ServingRow]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.cell and row.cell[axis]:
@@ -117,14 +115,14 @@ def series_of(rows: Sequence[ServingRow], axis: Axis) -> dict[CellKey, Series]:
     }
 
 
-def load_of(row: ServingRow, axis: Axis) -> float:
+def load_of(row: ServingRow, axis: str) -> float:
     return float(row.cell[axis]) if row.cell else math.nan
 
 
 def remarks(rows: Sequence[ServingRow]) -> list[str]:
     """Return sentences on the largest load of each variant within the SLO, and on crossovers of throughput."""
     lines = []
-    for axis in AXES:
+    for axis, unit in LOAD_UNITS.items():
         shapes = series_of(rows, axis)
         for shape, variants in shapes.items():
             where = f" ({shape.words})" if len(shapes) > 1 else ""
@@ -134,13 +132,13 @@ def remarks(rows: Sequence[ServingRow]) -> list[str]:
                 for name, members in variants.items()
                 if len(shapes) == 1 or any(row.status != "not measured" for row in members)
             )
-            lines.append(f"{LOAD_UNITS[axis].capitalize()} within {rows[0].slo.words}{where}: {texts}.")
+            lines.append(f"{unit.capitalize()} within {rows[0].slo.words}{where}: {texts}.")
             if axis == "concurrency":
                 lines += [f"{words}{where}." for members in variants.values() if (words := _crossover(members))]
     return lines
 
 
-def largest_text(rows: Sequence[ServingRow], axis: Axis) -> str:
+def largest_text(rows: Sequence[ServingRow], axis: str) -> str:
     """Return the largest load within the SLO and its limit: `64 (41 % good at 256)`, or `256 or more`."""
     fails = next((place for place, row in enumerate(rows) if row.slo_verdict in ("fails", None)), len(rows))
     passing = [place for place in range(fails) if rows[place].slo_verdict == "passes"]
@@ -151,7 +149,7 @@ def largest_text(rows: Sequence[ServingRow], axis: Axis) -> str:
     return f"{largest} ({_obstacle(rows[after], axis)})"
 
 
-def _obstacle(row: ServingRow, axis: Axis) -> str:
+def _obstacle(row: ServingRow, axis: str) -> str:
     where = f"at {load_of(row, axis):g}"
     if row.status != "ok" or row.attainment is None:
         return f"{where}: {status_words(row.status)}"
