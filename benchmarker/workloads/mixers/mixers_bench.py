@@ -28,7 +28,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
-from benchmarker.workloads.attention.attention_bench import by_formula, rows_of
+from benchmarker.workloads.attention.attention_bench import TOLERANCES, by_formula, rows_of
 from benchmarker.workloads.attention.attention_bench import check as check_attention
 from benchmarker.workloads.mixers import mixer as mixers
 from benchmarker.workloads.mixers.record import MixersCell, MixersChecked, MixersFacts, MixersTensorError
@@ -44,7 +44,6 @@ MAX_COPIES = 64
 """Maximum number of input copies. Inputs that still fit in the cache with this many copies would be cached in a real
 model as well."""
 CHUNK_ENDS = (63, 64, 65, 127)  # Lengths around the end of a chunk; most kernels have chunks of 64 positions.
-TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 GATE_FACTOR = 3.0
 """Factor on the tolerance for gradients of decays and strengths, which are sums in which large numbers cancel."""
 RECURRENCE_LENGTH = 512
