@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
 
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile_repeat import profile_step
@@ -13,9 +15,6 @@ from tests.fakes import FakeDevice
 
 def trained(*, accumulate=1, device=None, checkpointed=False, **options):
     """A step of two layers, and its layers."""
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
     torch.manual_seed(0)
     layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(2))
     batch = torch.randn(4, 8)
@@ -36,8 +35,6 @@ def weights(layers):
 
 
 def test_a_step_equals_a_hand_written_loop():
-    import torch
-
     step, layers = trained()
     by_hand, others = trained()
     step.profiled()
@@ -52,8 +49,6 @@ def test_a_step_equals_a_hand_written_loop():
 
 
 def test_micro_batches_are_averaged_into_one_step():
-    import torch
-
     once, layers = trained()
     twice, others = trained(accumulate=2)
     once.profiled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -191,15 +192,14 @@ def test_guessing_is_called_chance():
     assert Learned("a", (score(0, 300), score(1, 310)), None).luck == ""
 
 
-class FakeRow:
-    def __init__(self, variant, scores, *, is_baseline=False):
-        self.variant, self.tasks, self.is_baseline = variant, scores, is_baseline
+def row(variant, *bits, is_baseline=False):
+    scores = [score(seed, bits=value) for seed, value in enumerate(bits)]
+    return SimpleNamespace(variant=variant, tasks=scores, is_baseline=is_baseline)
 
 
 def test_bits_are_compared_seed_by_seed():
-    base = FakeRow("softmax", [score(seed, bits=bits) for seed, bits in enumerate((2.0, 2.2, 1.9))], is_baseline=True)
-    same = FakeRow("again", [score(seed, bits=bits) for seed, bits in enumerate((2.001, 2.201, 1.901))])
-    worse = FakeRow("linear", [score(seed, bits=bits) for seed, bits in enumerate((2.4, 2.65, 2.28))])
+    base = row("softmax", 2.0, 2.2, 1.9, is_baseline=True)
+    same, worse = row("again", 2.001, 2.201, 1.901), row("linear", 2.4, 2.65, 2.28)
     assert {entry.variant: entry.verdict for entry in learned([base, same, worse])} == {
         "softmax": "baseline",
         "again": "same",
