@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.core.console import Streams, Terminal
+from benchmarker.core.console import Terminal
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import Device
@@ -42,12 +41,8 @@ def job_of(grid: Grid) -> GenerationJob:
     return cast("GenerationJob", SimpleNamespace(points=grid.points, procedure=Procedure(), part=object()))
 
 
-def terminal() -> Terminal:
-    return Terminal(streams=Streams(io.StringIO(), io.StringIO()))
-
-
 def last(job: GenerationJob, measured: GenerationRecord, subject: ModelBenchmarker) -> LastCell:
-    return LastCell(job, measured, subject, Path("fp16.json"), terminal())
+    return LastCell(job, measured, subject, Path("fp16.json"), Terminal(quiet=True))
 
 
 def benchmarker(in_graph: int | None, kernels: float | None) -> ModelBenchmarker:
@@ -110,21 +105,23 @@ def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.Mo
     assert set(seen) == {2}
 
 
+def working(work: Callable[..., None]) -> ModelBenchmarker:
+    """A benchmarker whose repeats and counts of kernels call `work`."""
+    source = SimpleNamespace(kernels_per_token=work, is_elsewhere=False)
+    prompts = (Prompt((1,) * 26, "test"),)
+    return cast(
+        "ModelBenchmarker",
+        SimpleNamespace(device=FakeDevice(), source=source, step=lambda point: work, prompts=lambda point: prompts),
+    )
+
+
 def refusing(error: Exception) -> ModelBenchmarker:
     """Timed well, and can do nothing more."""
 
     def refuse(*_: object) -> None:
         raise error
 
-    return cast(
-        "ModelBenchmarker",
-        SimpleNamespace(
-            device=FakeDevice(),
-            source=SimpleNamespace(kernels_per_token=refuse, is_elsewhere=False),
-            step=lambda point: refuse,
-            prompts=lambda point: (Prompt((1,) * 26, "test"),),
-        ),
-    )
+    return working(refuse)
 
 
 GRID = Grid(prompt_tokens=(26,), new_tokens=(50,))
@@ -169,15 +166,7 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
     made = profile()
     base = Profile(**{name: value for name, value in made if name in Profile.model_fields})
     monkeypatch.setattr(afterwards, "profile_step", lambda step, **given: base)
-    subject = cast(
-        "ModelBenchmarker",
-        SimpleNamespace(
-            device=FakeDevice(),
-            source=SimpleNamespace(is_elsewhere=False),
-            step=lambda point: lambda: None,
-            prompts=lambda point: (Prompt((1,) * 26, "test"),),
-        ),
-    )
+    subject = working(lambda: None)
     assert STEPS["profile"](subject) == {
         "profile": made.model_copy(update={"new_tokens": 32, "depth": 0}),
         "no_profile": None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker.comparison.results import results_of_records
-from benchmarker.core.console import Streams, Terminal
+from benchmarker.core.console import Terminal
 from benchmarker.core.errors import QualityError
 from benchmarker.engines.base import Scores, TokenSource, UnsupportedError
 from benchmarker.engines.decoders import prefill_decode
@@ -150,8 +149,8 @@ def changes(subject: ModelBenchmarker) -> dict[str, Any]:
     cells = tuple(subject.run(GRID, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [cell.status for cell in cells] == ["ok", "ok"]
     job = cast("GenerationJob", SimpleNamespace(points=GRID.points))
-    terminal = Terminal(streams=Streams(io.StringIO(), io.StringIO()))
-    return after_timing(check_step, LastCell(job, record("fp16", *cells), subject, Path("fp16.json"), terminal))
+    last = LastCell(job, record("fp16", *cells), subject, Path("fp16.json"), Terminal(quiet=True))
+    return after_timing(check_step, last)
 
 
 def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: PreTrainedModel) -> None:
