@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
 SEED_FLAG = {"subject.seed": "--input-seed"}  # The option `--seed` is the seed of a sweep.
-
-
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")
 MODE_AXIS = Axis("mode", "mode", mode_text, is_size=False)
 LENGTH_AXES = (SEQ_LEN_AXIS, Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"), MODE_AXIS)
