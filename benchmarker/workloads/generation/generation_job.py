@@ -257,15 +257,12 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
     }
 
 
-def _files(folder: Path) -> list[tuple[str, int, int]]:
+def _files(source: Path) -> list[tuple[str, int, int]]:
     # A text that is too long for a path raises OSError; it is no folder.
     with contextlib.suppress(OSError, ValueError):
-        if folder.is_file():
-            status = folder.stat()
-            return [(folder.name, status.st_size, status.st_mtime_ns)]
-        if folder.is_dir():
-            files = ((path, path.stat()) for path in folder.iterdir() if path.is_file())
-            return sorted((path.name, status.st_size, status.st_mtime_ns) for path, status in files)
+        paths = source.iterdir() if source.is_dir() else [source]
+        files = ((path.name, path.stat()) for path in paths if path.is_file())
+        return sorted((name, status.st_size, status.st_mtime_ns) for name, status in files)
     return []
 
 
