@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import methodcaller
@@ -73,12 +73,10 @@ class Implementation:
 
     def missing_module(self) -> str | None:
         for module in self.modules:
-            try:
-                is_installed = find_spec(module) is not None
-            except ModuleNotFoundError:  # a parent package is missing
-                is_installed = False
-            if not is_installed:
-                return module
+            with suppress(ModuleNotFoundError):  # a parent package is missing
+                if find_spec(module):
+                    continue
+            return module
         return None
 
     def matches(self, kernel_names: Iterable[str], kind: Kind) -> bool:
