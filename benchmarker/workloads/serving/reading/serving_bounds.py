@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from benchmarker.comparison.rows import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.explain.waterfall import NotExplained
-from benchmarker.workloads.serving.record import Load, ServerCounters, ServingCell, ServingRecord
+from benchmarker.workloads.serving.record import Load, ServerCounters, ServingRecord
 
 MOST = 0.5  # Share of the time from which a phase is the bottleneck.
 PREEMPTED = 0.01  # Preemptions per request from which the KV cache is the bottleneck.
@@ -58,7 +58,7 @@ def phase_shares(counters: Sequence[ServerCounters]) -> dict[str, float]:
 def explained(name: str, records: Sequence[ServingRecord]) -> NotExplained:
     """Return the bottleneck at the largest measured load, in a sentence."""
     cells = [(key, cell) for record in records for key, cell in zip(keys_of(record), record.cells, strict=True)]
-    measured = [(key, cell) for key, cell in cells if isinstance(cell, ServingCell) and cell.samples]
+    measured = [(key, cell) for key, cell in cells if cell.samples]
     if not measured:
         return NotExplained(name, "no load of it was measured")
     largest, _ = max(measured, key=lambda pair: pair[0].size)

@@ -160,13 +160,8 @@ def _obstacle(row: ServingRow, axis: str) -> str:
 def _crossover(rows: Sequence[ServingRow]) -> str | None:
     ratios: dict[int, Ratio] = {int(load_of(row, "concurrency")): row.speed_up.ratio for row in rows if row.speed_up}
     reference = next((row.speed_up.reference for row in rows if row.speed_up), "")
-    words = SizeWords(
-        f"{plain_line(rows[0].variant)} is faster than {plain_line(reference)}",
-        "concurrency",
-        "",
-        " at once",
-        ratios,
-    )
+    statement = f"{plain_line(rows[0].variant)} is faster than {plain_line(reference)}"
+    words = SizeWords(statement, "concurrency", "", " at once", ratios)
     crossing = None
     if fall := crossover(ratios):
         crossing = f"below {words.size(fall, math.floor)} requests at once"
