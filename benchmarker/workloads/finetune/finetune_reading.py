@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import keys_of
+from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase, phase_of
@@ -111,12 +111,8 @@ def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExpla
     record = next(record for record in records if record is timed.record)
     profile, position = cast("Profile", record.profile), cast("int", record.last_good)
     key, cell = keys_of(record)[position], record.cells[position]
-    medians = [
-        median_latency_s(measured)
-        for process in records
-        for measured, measured_key in zip(process.cells, keys_of(process), strict=True)
-        if measured_key == key and measured.status == "ok" and measured.samples
-    ]
+    measured = [each for process in records if (each := cell_of(process, key))]
+    medians = [median_latency_s(each) for each in measured if each.status == "ok" and each.samples]
     return replace(
         timed,
         phase=step_phase(profile),
