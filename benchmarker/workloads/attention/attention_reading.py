@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import cast
 
 from benchmarker.comparison.crossing import Ratios, constant_verdict, crossings
-from benchmarker.comparison.roofline import Floor
+from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import plain_line
@@ -39,22 +39,18 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
         notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
     categories, busy_s = _kernel_times(call)
     advice = {**operation.CALL_ADVICE, "bandwidth": _fewer_bytes}
-    floor = floor_of(record, cell)
+    floor = _floor(record, cell)
     return operation.timed_call(call, categories, floor=floor, busy_s=busy_s, notes=notes, advice=advice)
 
 
-def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
+def _floor(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     limits, demand = record.limits, cell.demand
-    if limits is None or demand is None:
-        return None
-    computing_s, least_moving_s = demand.flops / limits.matmul_flops_per_s, demand.bytes / limits.bytes_per_s
-    moving_s = least_moving_s
-    if record.variant.variant == NAIVE:
-        passes = scores_passes(is_causal=record.subject.causal, is_backward=cell.mode == "forward_backward")
-        moving_s += passes * demand.scores_bytes / limits.bytes_per_s
-    if computing_s >= moving_s:
-        return Floor(computing_s, "flops")
-    return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
+    floor = floor_of(demand, limits)
+    if floor is None or limits is None or demand is None or record.variant.variant != NAIVE:
+        return floor
+    passes = scores_passes(is_causal=record.subject.causal, is_backward=cell.mode == "forward_backward")
+    moving_s = (demand.bytes + passes * demand.scores_bytes) / limits.bytes_per_s
+    return Floor(moving_s, "bytes", fewer=1 - floor.seconds / moving_s) if moving_s > floor.seconds else floor
 
 
 def _kernel_times(call: operation.LargestCall) -> tuple[dict[Category, float], float]:
