@@ -122,7 +122,6 @@ class FinetuneGrid(GridBase):
     """Micro-batches per step."""
 
     def points(self) -> list[FinetunePoint]:
-        """Return every cell, smallest first: if memory runs out, only larger cells are lost."""
         cells = {FinetunePoint(*axes) for axes in product(self.seq_len, self.batch_size, self.accumulate)}
         return sorted(cells, key=lambda point: (point.seq_len * point.batch_size, point))
 

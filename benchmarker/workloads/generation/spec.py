@@ -119,7 +119,6 @@ class Grid(GridBase):
         return self
 
     def points(self) -> list[Point]:
-        """Return every cell, smallest first: if memory runs out, only larger cells are lost."""
         sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
             (length, None) for length in self.prompt_tokens
         ]

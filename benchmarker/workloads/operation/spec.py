@@ -45,7 +45,6 @@ class LengthGrid(GridBase):
         return self
 
     def points(self) -> list[LengthPoint]:
-        """Return every cell, smallest first: if memory runs out, only larger cells are lost."""
         sizes = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
         sizes = sizes or list(product(self.seq_len, self.batch_size))
         return sorted({LengthPoint(*size, mode) for size, mode in product(sizes, self.mode)})
