@@ -41,29 +41,33 @@ def cell(mixer, subject, point, latency_s):
     )
 
 
+def record_of(name, mixer, number, cells, **fields) -> MixersRecord:
+    """A record of one process in round `number`."""
+    defaults = {
+        "benchmarker": "0.1.0",
+        "run_id": f"{name}-{number}",
+        "started_at": f"2026-03-01T10:{number:02}:00Z",
+        "status": "complete",
+        "round": number,
+        "sweep": "2026-03-01T10:00:00Z",
+        "subject": MixersSubject(),
+        "variant": MixersVariantFacts(name=name, variant=name, mixer=mixer, implementation="test"),
+        "environment": environment(),
+        "procedure": {"warmup": 3, "runs": len(cells[0].samples)},
+        "cells": tuple(cells),
+        "reproduce": "benchmarker run mixers",
+    }
+    return MixersRecord(**{**defaults, **fields})
+
+
 def written(tmp_path):
     """A folder with three rounds of three mixers."""
     subject = MixersSubject(heads=4, head_dim=64, value_dim=96)
+    points = [LengthPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
     for number in range(3):
         for mixer, base_s in ((SOFTMAX, 2e-3), (LINEAR, 1e-3), (GATED_DELTA, 1.5e-3)):
-            points = [LengthPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
-            record = MixersRecord(
-                benchmarker="0.1.0",
-                run_id=f"{mixer.name}-{number}",
-                started_at=f"2026-03-01T10:{number:02}:00Z",
-                status="complete",
-                round=number,
-                sweep="2026-03-01T10:00:00Z",
-                subject=subject,
-                variant=MixersVariantFacts(
-                    name=mixer.name, variant=mixer.name, mixer=mixer.name, implementation="test"
-                ),
-                environment=environment(),
-                procedure={"warmup": 3, "runs": 3},
-                limits=LIMITS,
-                cells=tuple(cell(mixer, subject, point, base_s * (1 + 0.02 * number)) for point in points),
-                reproduce="benchmarker run mixers",
-            )
+            cells = [cell(mixer, subject, point, base_s * (1 + 0.02 * number)) for point in points]
+            record = record_of(mixer.name, mixer.name, number, cells, subject=subject, limits=LIMITS)
             write_json(record, tmp_path / f"{mixer.name}-{number}.json")
     return tmp_path
 

@@ -25,11 +25,11 @@ from benchmarker.workloads.mixers.mixer import (
 )
 from benchmarker.workloads.mixers.mixers_bench import inputs_sha256, make_inputs
 from benchmarker.workloads.mixers.mixers_reading import crossing_text, kernels_text, slope
-from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
+from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.jobs import read_job
-from tests.records import environment
+from tests.workloads.mixers.test_mixers_oracle import record_of as mixers_record
 
 SHAPE = ("--seq-len", "96", "--heads", "2", "--head-dim", "8", "--dtype", "float32", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
@@ -213,20 +213,7 @@ def timed(name, mixer, milliseconds, number, misfit=None):
         values = {"status": "oom_gpu", "error_kind": "oom_gpu", "reason": "out of memory"}
         needs = {"least_bytes": 32 * 2**30, "free_bytes": 12 * 2**30}
         cells.append(MixersCell(**values, **needs, seq_len=misfit, batch_size=1, mode="forward"))  # type: ignore[arg-type]
-    return MixersRecord(
-        benchmarker="0.1.0",
-        run_id=f"{name}-{number}",
-        started_at=f"2026-03-01T10:{number:02}:00Z",
-        status="complete",
-        round=number,
-        sweep="2026-03-01T10:00:00Z",
-        subject=MixersSubject(),
-        variant=MixersVariantFacts(name=name, variant=name, mixer=mixer, implementation="test"),
-        environment=environment(),
-        procedure={"warmup": 3, "runs": 2},
-        cells=tuple(cells),
-        reproduce="benchmarker run mixers",
-    )
+    return mixers_record(name, mixer, number, cells)
 
 
 def test_mixers_are_compared_with_the_best_softmax_and_not_with_the_baseline(tmp_path):
