@@ -11,7 +11,7 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -95,14 +95,11 @@ class Running:
 @contextmanager
 def open_bench(job: ServingJob, device: Device, session: Session) -> Iterator[ServingBench]:
     """Start the server and the load generator, or find the server that is running. Raises BenchmarkerError."""
-    generator = LoadGenerator()
-    try:
+    with closing(LoadGenerator()) as generator:
         opening = _found(job, generator) if job.variant.url else _started(job, device, session, generator)
         with opening as running:
             session.keep(server=running.facts)
             yield ServingBench(job, running, generator)
-    finally:
-        generator.close()
 
 
 @contextmanager
