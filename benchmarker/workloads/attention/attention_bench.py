@@ -126,9 +126,8 @@ def reference(
         chunks.append([output.detach(), *gradients])
     joined = [torch.cat(tensors) for tensors in zip(*chunks, strict=True)]
     names: tuple[TensorName, ...] = ("o", "dq", "dk", "dv") if len(rows) == shape.seq_len else ("o", "dq")
-    heads = {"o": shape.heads, "dq": shape.heads, "dk": shape.kv_heads, "dv": shape.kv_heads}
     return {
-        name: tensor.reshape(shape.batch_size, heads[name], -1, shape.head_dim)
+        name: tensor.reshape(shape.batch_size, -1, *tensor.shape[2:])
         for name, tensor in zip(names, joined, strict=False)
     }
 
