@@ -185,7 +185,7 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
     variant = job.variant
     return {
         "model": job.model.model_dump(mode="json"),
-        "files": _files(Path(job.model.id)),
+        "files": _files(Path(job.model.id).expanduser()),
         "quant": variant.quant,
         "options": loader_options(variant).model_dump(mode="json"),
         "engine": variant.engine,

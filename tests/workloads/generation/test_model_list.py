@@ -11,10 +11,12 @@ from benchmarker.core.errors import MemoryNeededError
 from benchmarker.execution.jobs import make_job
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.job import Part
+from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation import generation_job
 from benchmarker.workloads.generation.generation_job import least_weight_bytes, refuse_on_gpu, refuse_too_large
 from benchmarker.workloads.generation.model_list import list_model
 from benchmarker.workloads.generation.read_architecture import on_meta
+from tests.jobs import job_with
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,14 @@ def test_each_shape_that_exceeds_the_gpu_is_refused_from_its_config(name, quant,
         refuse_too_large(make_job(typed), SimpleNamespace(kind="cuda"), config.get("text_config", config))
     gpu.total_memory = 80 * 2**30
     refuse_too_large(make_job(typed), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+
+
+def test_the_files_of_a_model_in_the_home_folder_are_part_of_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    job = job_with(model=ModelSpec(id="~/model"))
+    assert [name for name, *_ in generation_job.key_parts(job)["files"]] == ["config.json"]
 
 
 def test_fused_experts_that_a_library_leaves_in_16_bit_are_counted_so():
