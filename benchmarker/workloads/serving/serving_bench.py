@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -42,7 +41,7 @@ from benchmarker.schema.record import Memory, Missing, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator
 from benchmarker.workloads.serving.record import Load, OutputCheck, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
-from benchmarker.workloads.serving.serving_requests import Dataset, Request, longest_request, make_requests
+from benchmarker.workloads.serving.serving_requests import Request, longest_request, make_requests, read_dataset
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint, requests_of
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 
@@ -128,10 +127,8 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     session.keep(model=found_model(session.record.model, checkpoint))
-    label, prompts = "", tuple[list[int], ...]()
-    if job.grid.dataset:
-        dataset = Dataset(Path(job.grid.dataset))
-        label, prompts = dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))
+    dataset = read_dataset(job.grid.dataset)
+    label, prompts = (dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))) if dataset else ("", ())
     longest = longest_request(job.grid.points(), prompts)
     refuse_too_long(job, checkpoint.config, longest)
     plan = _plan(job, server, checkpoint, device, session, positions=sum(longest))

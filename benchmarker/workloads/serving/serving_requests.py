@@ -108,6 +108,10 @@ class Dataset:
         return ids
 
 
+def read_dataset(path: str | None) -> Dataset | None:
+    return Dataset(Path(path).expanduser()) if path else None
+
+
 def make_requests(
     point: ServingPoint, count: int, *, vocabulary: int, seed: int, is_timed: bool, prompts: Sequence[list[int]] = ()
 ) -> list[Request]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +27,7 @@ from benchmarker.workloads.operation.operation_workload import operation_metric
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
-from benchmarker.workloads.serving.serving_requests import Dataset
+from benchmarker.workloads.serving.serving_requests import read_dataset
 from benchmarker.workloads.serving.slo import parse_slo
 from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, ServingPoint, ServingVariant
 from benchmarker.workloads.session import Bench, Session
@@ -102,10 +101,6 @@ METRICS = (
         "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
     ),
 )
-
-
-def _dataset(job: ServingJob) -> Dataset | None:
-    return Dataset(Path(job.grid.dataset)) if job.grid.dataset else None
 
 
 class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
@@ -186,7 +181,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             if reason := engine.why_not_split(form_of(job)):
                 raise UnsupportedError(f"--gpus {job.variant.gpus}: {job.variant.engine}: {reason}")
         procedure, grid = job.procedure, job.grid
-        if _dataset(job) and job.variant.url:
+        if read_dataset(job.grid.dataset) and job.variant.url:
             raise SpecError("--dataset: needs the model's tokenizer, and --url has none; leave one of them out")
         if grid.shared_prefix and procedure.runs > 1:
             raise SpecError(
@@ -218,7 +213,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             find_and_prepare(job.model, job.variant, device, progress, is_external=True)
 
     def key_parts(self, job: ServingJob) -> dict[str, Any]:
-        dataset = _dataset(job)
+        dataset = read_dataset(job.grid.dataset)
         return {
             "model": job.model.model_dump(mode="json"),
             "files": model_fingerprint(job.model.id),
@@ -228,12 +223,12 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         }
 
     def inputs(self, job: ServingJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        files, dataset = model_fingerprint(job.model.id), _dataset(job)
+        files, dataset = model_fingerprint(job.model.id), read_dataset(job.grid.dataset)
         found = {f"model {job.model.id}": files} if files else {}
         return {**found, f"dataset {job.grid.dataset}": dataset.sha256} if dataset else found
 
     def cell_fields(self, job: ServingJob, point: ServingPoint, records: Sequence[ServingRecord]) -> dict[str, Any]:  # noqa: ARG002
-        dataset = _dataset(job)
+        dataset = read_dataset(job.grid.dataset)
         return {**point._asdict(), "dataset": dataset.label if dataset else ""}
 
     def record_fields(self, job: ServingJob) -> dict[str, Any]:

@@ -87,9 +87,10 @@ def test_a_line_ends_only_at_a_newline(tmp_path):
     assert len(Dataset(write(tmp_path, f"{line}\r", line)).conversations) == 2
 
 
-def test_a_cell_that_was_not_measured_has_the_label_of_the_dataset(tmp_path):
+def test_a_cell_that_was_not_measured_has_the_label_of_the_dataset(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     path = write(tmp_path, {"prompt": "a"})
-    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--dataset", str(path)])
+    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--dataset", f"~/{path.name}"])
     assert workload_of("serving").cell_fields(job, job.points()[0], [])["dataset"] == Dataset(path).label
 
 
