@@ -13,21 +13,13 @@ from benchmarker.explain.explain import Explanation, explain
 from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.compare import to_markdown
 from benchmarker.report.explanations import explained_blocks
-from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.operation.record import OperationSample, SeenKernel
+from tests.explained import LIMITS
 from tests.jobs import read_job
 from tests.records import compare_records
 
 LENGTHS = (64, 128, 256, 512)
-LIMITS = Limits(
-    read_bytes_per_s=3e12,
-    copy_bytes_per_s=2.5e12,
-    array_bytes=2**31,
-    matmul_flops_per_s=700e12,
-    matmul_dtype="bfloat16",
-    matmul_size=8192,
-)
 FLASH = SeenKernel(name="void pytorch_flash::flash_fwd_kernel<Traits>", calls=1, total_s=0.9e-3)
 SOFTMAX = SeenKernel(name="void softmax_warp_forward<float>", calls=1, total_s=0.9e-3)
 
@@ -114,12 +106,12 @@ def test_a_fused_kernel_is_held_against_the_matmul_rate(measured, share, bound):
     kernel = FLASH.model_copy(update={"total_s": times[-1]})
     explanation = explained(with_times(measured, "flash", times, kernel=kernel, limits=fast))
     assert explanation.verdict.bound == bound
-    assert f"it reaches {share:.0%} of the measured bfloat16 matmul rate".replace("%", " %") in explanation.notes
+    assert f"it reaches {share:.0%} of the measured float16 matmul rate".replace("%", " %") in explanation.notes
 
 
 def test_a_rate_above_the_ceiling_is_called_impossible(measured):
     explanation = explained(with_times(measured, "flash", at_share(measured, 1.14), kernel=FLASH))
-    assert "impossible: 114 % of the measured bfloat16 matmul rate" in explanation.notes
+    assert "impossible: 114 % of the measured float16 matmul rate" in explanation.notes
 
 
 def test_a_processors_call_is_explained_without_gaps(measured):
