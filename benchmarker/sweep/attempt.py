@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarker.core.errors import ErrorKind, ResultsError
+from benchmarker.core.errors import ErrorKind
 from benchmarker.core.formatting import slug
 from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state, with_host_load
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
-from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_json
+from benchmarker.schema.record_io import OrderLine, append_lines, write_json
 from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
 from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, judge_cells
@@ -110,14 +110,9 @@ class Attempt(Child):
         append_lines(self.sweep.folder, f"{line.model_dump_json()}\n".encode())
         if self.log.problem:
             self.equipment.print_line(f"  {self.log.problem}")
-        problem = None
-        if self.path.exists():
-            try:
-                read_record(self.path)
-            except ResultsError as error:
-                self.path.rename(self.path.with_name(self.path.name + ".broken"))
-                problem = str(error)
-        return fault_of(end, self.record, problem=problem, tail=self.log.last_lines)
+        if self.problem:
+            self.path.rename(self.path.with_name(self.path.name + ".broken"))
+        return fault_of(end, self.record, problem=self.problem, tail=self.log.last_lines)
 
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""

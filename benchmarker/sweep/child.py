@@ -198,6 +198,8 @@ class Child:
         self.sweep, self.equipment, self.variant, self.path, self.cells = sweep, equipment, variant, path, cells
         self.log = Log(path.with_name(path.name.strip(".")).with_suffix(".log"))
         self.record: RunRecord | None = None
+        self.problem: str | None = None
+        """Reason for which the file of the record cannot be read; None if it can be read or does not exist."""
         self._stamp: tuple[int, int] | None = None
 
     @property
@@ -257,9 +259,10 @@ class Child:
             self._stamp = (status.st_ino, status.st_mtime_ns)
         if self._stamp == before:
             return False
-        # A record that cannot be read is examined when the child has ended.
-        with contextlib.suppress(ResultsError):
-            self.record = read_record(self.path)
+        try:
+            self.record, self.problem = read_record(self.path), None
+        except ResultsError as error:
+            self.problem = str(error)
         return True
 
     def _wait(self, process: ChildProcess) -> str | None:
