@@ -53,15 +53,15 @@ class NvidiaGpu:
 
     @property
     def name(self) -> str | None:
-        return _text(self._of_gpu("nvmlDeviceGetName"))
+        return self._of_gpu("nvmlDeviceGetName")
 
     @property
     def uuid(self) -> str | None:
-        return _text(self._of_gpu("nvmlDeviceGetUUID"))
+        return self._of_gpu("nvmlDeviceGetUUID")
 
     @property
     def driver(self) -> str | None:
-        return _text(self._query("nvmlSystemGetDriverVersion"))
+        return self._query("nvmlSystemGetDriverVersion")
 
     @property
     def newest_cuda(self) -> str | None:
@@ -147,15 +147,15 @@ class AmdGpu:
 
     @property
     def name(self) -> str | None:
-        return _text(self._table("amdsmi_get_gpu_asic_info").get("market_name"))
+        return self._table("amdsmi_get_gpu_asic_info").get("market_name")
 
     @property
     def uuid(self) -> str | None:
-        return _text(self._query("amdsmi_get_gpu_device_uuid"))
+        return self._query("amdsmi_get_gpu_device_uuid")
 
     @property
     def driver(self) -> str | None:
-        return _text(self._table("amdsmi_get_gpu_driver_info").get("driver_version"))
+        return self._table("amdsmi_get_gpu_driver_info").get("driver_version")
 
     @property
     def pci_address(self) -> str:
@@ -234,10 +234,6 @@ def _scaled(number: Any | None, divisor: float) -> float | None:
 
 def _rounded(number: Any | None) -> int | None:
     return None if number is None else round(number)
-
-
-def _text(answer: Any | None) -> str | None:
-    return None if answer is None else str(answer)
 
 
 def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
