@@ -54,10 +54,6 @@ def load(checkpoint: Checkpoint, options: AWQOptions, target: Target, progress: 
     return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}",))
 
 
-def reads(stored: dict[str, Any]) -> bool:
-    return stored.get("quant_method") == "awq"
-
-
 def quantization_config(options: AWQOptions) -> dict[str, Any]:  # noqa: ARG001
     return {"quant_method": "awq", "bits": BITS, "group_size": GROUP_SIZE, "zero_point": True, "version": "gemm"}
 
@@ -81,7 +77,7 @@ LOADER: Loader = Loader(
     packages=("gptqmodel",),
     load=load,
     check=check,
-    reads=reads,
+    reads=lambda stored: stored.get("quant_method") == "awq",
     stored_only=(
         "not an AWQ checkpoint, which --quant awq reads; AutoAWQ or gptqmodel make one, and --quant gptq quantizes a "
         "plain one here"
