@@ -53,9 +53,7 @@ class Loader:
     packages: tuple[str, ...] = ()  # pip names of libraries beyond torch and transformers.
     gpu_packages: tuple[str, ...] = ()  # Packages that supply the kernels on a GPU.
     check: Callable[[Any, Target], None] = lambda options, target: None
-    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
-        checkpoint
-    )
+    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, *_: checkpoint
     """Returns the checkpoint that `load` gets. GPTQ quantizes it here and caches the result on disk."""
     reads: Callable[[dict[str, Any]], bool] = lambda stored: False
     """Returns whether this loader loads a checkpoint with this `quantization_config` without quantizing it."""
