@@ -49,12 +49,9 @@ def page_title(results: Results) -> str:
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    versions: dict[str, dict[str, None]] = defaultdict(dict)
-    for record in records:
-        for name in PACKAGES:
-            if name in record.environment.packages:
-                versions[name][record.environment.packages[name]] = None
-    packages = ", ".join(f"{name} {plain_line(' or '.join(numbers))}" for name, numbers in versions.items())
+    numbers = {name: dict.fromkeys(record.environment.packages.get(name) for record in records) for name in PACKAGES}
+    versions = {name: " or ".join(filter(None, distinct)) for name, distinct in numbers.items()}
+    packages = ", ".join(f"{name} {plain_line(text)}" for name, text in versions.items() if text)
     programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
     devices = each(records, lambda record: record.environment.device.name)
     return (
