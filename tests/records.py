@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.comparison.results import results_of_records
-from benchmarker.core.errors import ErrorKind
-from benchmarker.report.compare import Comparison, explain_results
+import pytest
+
+from benchmarker.comparison.results import results_of_records, to_rows
+from benchmarker.core.errors import ErrorKind, ResultsError
+from benchmarker.report.compare import Comparison, compare, explain_results
 from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts
 from benchmarker.schema.quality import Divergence, Quality
 from benchmarker.schema.record import DeviceFacts, Environment, Kernel, Memory, Missing, RunRecord
@@ -255,3 +257,15 @@ def save(folder: Path, *records: GenerationRecord) -> Path:
 def compare_records(records: Sequence[RunRecord], **arguments: Any) -> Comparison:
     """Compare records in memory, with the arguments of `results_of_records`."""
     return explain_results(results_of_records(records, **arguments))
+
+
+def rows_of(folder: Path, **options: object) -> dict[str, dict[str, object]]:
+    """Return the JSON rows of a comparison of one cell, by variant."""
+    return {row["variant"]: row for row in to_rows(compare([folder], **options))}
+
+
+def refusal(*paths: Path, **options: object) -> str:
+    with pytest.raises(ResultsError) as caught:
+        compare(paths, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from benchmarker.checkpoints.files import model_fingerprint
-from benchmarker.comparison.results import to_rows
-from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from tests.records import cell, environment, load, record, rounds, save
-
-
-def rows_of(folder: Path, **options: object) -> dict[str, dict[str, object]]:
-    """Plain rows by variant, where there is one cell."""
-    return {row["variant"]: row for row in to_rows(compare([folder], **options))}
-
-
-def refusal(*paths: Path, **options: object) -> str:
-    with pytest.raises(ResultsError) as caught:
-        compare(paths, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from tests.records import cell, environment, load, record, refusal, rounds, rows_of, save
 
 
 def test_two_devices_are_refused_by_name_and_number(tmp_path):

@@ -14,7 +14,7 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.results import to_rows
 from benchmarker.core import stats
-from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.core.errors import SpecError
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table, memory
@@ -31,21 +31,11 @@ from tests.records import (
     failed_record,
     load,
     record,
+    refusal,
     rounds,
+    rows_of,
     save,
 )
-
-
-def rows_of(folder: Path, **options: object) -> dict[str, dict[str, object]]:
-    """Plain rows by variant, where there is one cell."""
-    return {row["variant"]: row for row in to_rows(compare([folder], **options))}
-
-
-def refusal(*paths: Path, **options: object) -> str:
-    with pytest.raises(ResultsError) as caught:
-        compare(paths, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
