@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, Limitable, Results, Row, headline_rows, is_wide
@@ -19,11 +18,14 @@ from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import decimal, gib, seconds
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import code
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, Metric, workload_of
+from benchmarker.schema.registry import Metric, workload_of
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 """`close`: the interval contains the limit. `untested`: too few rounds for an interval. `unknown`: not measured for
 this variant."""
+
+Condition = tuple[str, str, bool]
+"""Setting of a variant, its value, and whether it must be equal: `engine=vllm`, or `engine!=vllm`."""
 
 QUANTITIES = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
 LIMIT = re.compile(r"\s*([\w/ -]+?)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
@@ -73,14 +75,6 @@ class LimitCheck:
     fit: Fit
     value: float | None
     is_wide: bool = False  # True if the tables print no number, because the interval is too wide.
-
-
-class Condition(NamedTuple):
-    """Required or excluded setting of a variant: `engine=vllm` or `engine!=vllm`."""
-
-    name: str
-    word: str
-    is_equal: bool
 
 
 @dataclass(frozen=True)
@@ -173,7 +167,7 @@ def _metric(metric: Metric) -> Limitable:
 
 
 def parse_budget(
-    text: str, workload: str = DEFAULT_WORKLOAD, *, forms: Mapping[str, Collection[str]] = MappingProxyType({})
+    text: str, workload: str, *, forms: Mapping[str, Collection[str]]
 ) -> tuple[tuple[Condition, ...], tuple[Limit, ...]]:
     """Parse conditions separated by commas, semicolons or "and": `memory<6GiB, engine!=vllm`. Raises SpecError.
 
@@ -193,7 +187,7 @@ def parse_budget(
             if match[3] not in words and match[2] != "!=":
                 near = did_you_mean(match[3], words)
                 raise SpecError(f"--budget '{part}': no variant has {match[1]} '{match[3]}'{near}")
-            conditions.append(Condition(match[1].lower(), match[3], match[2] != "!="))
+            conditions.append((match[1].lower(), match[3], match[2] != "!="))
         else:
             raise SpecError(f"--budget '{part}': variants differ in {', '.join(forms)}, not '{match[1]}'")
     return tuple(conditions), tuple(limits)

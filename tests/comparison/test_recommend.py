@@ -15,6 +15,7 @@ from benchmarker.core.tables import to_markdown
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 from benchmarker.report.compare import compare
 from benchmarker.schema.record import Memory
+from benchmarker.schema.registry import DEFAULT_WORKLOAD
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, compare_records, environment, record, save
 
@@ -170,12 +171,12 @@ def test_a_forced_comparison_recommends_nothing() -> None:
 )
 def test_a_budget_that_cannot_be_read_is_one_line(text: str, said: str) -> None:
     with pytest.raises(SpecError) as caught:
-        parse_budget(text, forms={"quant": ["fp16", "int8"]})
+        parse_budget(text, DEFAULT_WORKLOAD, forms={"quant": ["fp16", "int8"]})
     assert said in str(caught.value)
 
 
 def test_units_are_base_units_inside() -> None:
-    _, (memory, first, agreement) = parse_budget("memory<=6GiB, TTFT<30ms,top1>95%")
+    _, (memory, first, agreement) = parse_budget("memory<=6GiB, TTFT<30ms,top1>95%", DEFAULT_WORKLOAD, forms={})
     assert (memory.value, memory.is_inclusive, memory.is_upper) == (6 * GIB, True, True)
     assert (first.metric, first.value) == ("ttft", 0.03)
     assert (agreement.value, agreement.is_upper) == (0.95, False)
