@@ -119,10 +119,10 @@ _RULES: tuple[tuple[Category, str], ...] = (
     (
         "norm",
         r"rms_?norm|layer_?norm|group_?norm|batch_?norm|instance_?norm|l2_?norm|qk_?norm|\bln_(fwd|bwd)|GammaBeta"
-        r"|RowwiseMoments|\bbn_(fw|bw)|MeanOps|rsqrt|pow_tensor|aten::(pow|mean|rsqrt)\b",
+        r"|RowwiseMoments|\bbn_(fw|bw)|MeanOps|rsqrt|pow_tensor|aten::(pow|(var_)?mean|rsqrt)\b",
     ),
     ("rotary", r"rotary|(?<![a-z])m?rope(?![a-z])|apply_?rope|\b(cos|sin|neg)_kernel|aten::(cos|sin|neg)\b"),
-    ("KV update", r"kv_?cache|index_copy|index_put|slice_scatter|scatter_"),
+    ("KV update", r"kv_?cache|index_copy|index_put|slice_scatter|scatter_|::(select_)?scatter\b"),
     (
         "sampling",
         r"argmax|argsort|multinomial|radix_?sort|bitonic|sort_?kernel|exponential_|aten::(sort|multinomial)\b",
@@ -156,9 +156,10 @@ _RULES: tuple[tuple[Category, str], ...] = (
         r"elementwise|silu|swiglu|geglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan"
         r"|kernel_scan_|rows_by_lane_kernel|triton_poi|CompiledFxGraph|bin_bcast|unary_(gated_)?op|dropout"
         r"|masked_scale|pool[123]?d|upsample|scale_f32|triu_tril|element_mul|aten::(add|cumsum|sub|rsub|mul|div|silu"
-        r"|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max|amax|min|round)_?\b|aten::(__(or|and|xor)__|tril|triu|eq|ne"
-        r"|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*|sigmoid|tanh|relu|threshold|leaky_relu|hardtanh"
-        r"|hardswish|reciprocal|normal|uniform|bernoulli|random|linalg_vector_norm)_?(_backward)?\b",
+        r"|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max(imum)?|amax|min(imum)?|round|floor|remainder|prod|log)_?\b"
+        r"|aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*|sigmoid"
+        r"|tanh|relu|threshold|leaky_relu|hardtanh|hardswish|reciprocal|normal|uniform|bernoulli|random"
+        r"|linalg_vector_norm)_?(_backward)?\b",
     ),
 )
 _COMPILED: tuple[tuple[re.Pattern[str], Category], ...] = tuple(
