@@ -64,8 +64,7 @@ def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
 
 
 def _rest_of_answer(results: Results, ranking: Ranking, leader: Row) -> tuple[str, ...]:
-    records = results.members.get(leader.variant, ())
-    command = workload_of(results.workload).command(records) if records else ""
+    command = workload_of(results.workload).command(results.members[leader.variant])
     return tuple(filter(None, (_costs(leader, ranking.named), f"Run it: {code(command)}" if command else "")))
 
 
@@ -106,11 +105,11 @@ def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> 
 
 
 def _doubt(ranking: Ranking, fastest: Row) -> str:
-    nearest = ranking.undecided[0] if ranking.undecided else None
-    for row in (fastest, nearest.row) if nearest else (fastest,):
+    for row in (fastest, *(rival.row for rival in ranking.undecided[:1])):
         if row.is_withheld:
             return f"{plain_line(row.label)}: {row.pace_spread}"
-    if nearest is None or nearest.ratio.rounds < MIN_ROUNDS:
+    nearest = ranking.undecided[0]
+    if nearest.ratio.rounds < MIN_ROUNDS:
         return f"fewer than {MIN_ROUNDS} rounds cannot rule out chance"
     compared = f"{plain_line(fastest.label)} relative to {plain_line(nearest.row.label)}"
     if is_wide(nearest.ratio):
