@@ -58,7 +58,7 @@ def prepare(
 
 def load(model: Path | str, quant: str, *, dummy: bool = False, dtype: str = "float16", **options: Scalar) -> Loaded:
     checkpoint = prepare(model, quant, dummy=dummy, dtype=dtype, **options)
-    return load_quantized(quant, checkpoint, LOADERS[quant].options(**options), Target("cpu", dtype), Silent())
+    return load_quantized(quant, checkpoint, LOADERS[quant].options(**options), Target("cpu", dtype))
 
 
 def facts_of(loaded: Loaded) -> LoadFacts:

@@ -214,7 +214,7 @@ def make_checkpoint(
         if output is not None and method:
             quantize(method, checkpoint, target, output, terminal)
         elif output is not None:
-            save_checkpoint(job.variant.quant, checkpoint, options, target, output, terminal)
+            save_checkpoint(job.variant.quant, checkpoint, options, target, output)
         terminal.line(f"ready: {output or checkpoint.folder}")
         if output is not None and checkpoint.dummy:
             terminal.line("note: its weights are random, so its text and quality mean nothing")

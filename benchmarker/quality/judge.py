@@ -217,7 +217,7 @@ def _judge(plan: Plan, subject: Subject, file: scoring.File, device: Device, pro
         subject.drop(device)
         progress.note(f"quality: loading {plan.baseline_name}")
         target = Target(device.torch_name, plan.dtype)
-        baseline = LOADERS[BASELINE.quant].load(plan.baseline, loader_options(BASELINE), target, progress).model
+        baseline = LOADERS[BASELINE.quant].load(plan.baseline, loader_options(BASELINE), target).model
     score = partial(scoring.score_against, baseline, plan.windows, saved, progress, name=plan.baseline_name)
     windows = len(plan.windows.ids)
     # The first run replaces the variant's predictions by the baseline's, with which the second run is compared.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Target
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
 from benchmarker.quantization.gptqmodel_kernels import linear_class_of, packed_tensors, read_packed
@@ -44,7 +44,7 @@ def check(options: AWQOptions, target: Target) -> None:
         )
 
 
-def load(checkpoint: Checkpoint, options: AWQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: AWQOptions, target: Target) -> Loaded:
     from transformers import AwqConfig
 
     # transformers takes the backend from this config and everything else from the checkpoint.

@@ -48,7 +48,7 @@ class Loader:
     name: str
     summary: str  # Text for --help: `torchao int8, weight only`.
     options: type[Options]
-    load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
+    load: Callable[[Checkpoint, Any, Target], Loaded]
     """Raises a BenchmarkerError for an unsupported checkpoint, if possible before any weight is read."""
     packages: tuple[str, ...] = ()  # pip names of libraries beyond torch and transformers.
     gpu_packages: tuple[str, ...] = ()  # Packages that supply the kernels on a GPU.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, own_config_notes
 
@@ -25,7 +25,7 @@ class Bnb4Options(FormOptions):
     """Quantize the scales too."""
 
 
-def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target) -> Loaded:
     """Quantize each weight as it arrives on the device; a 4-bit checkpoint is loaded as it is."""
     import torch
     from transformers import BitsAndBytesConfig

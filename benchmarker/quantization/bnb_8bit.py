@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, own_config_notes
 
@@ -28,7 +28,7 @@ class Bnb8Options(FormOptions):
     synchronizes with the GPU to find such channels, which a CUDA graph cannot contain."""
 
 
-def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target) -> Loaded:
     """Quantize each weight as it arrives on the device; an 8-bit checkpoint is loaded as it is."""
     from transformers import BitsAndBytesConfig
 

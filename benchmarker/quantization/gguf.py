@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight stays packed.
 
 
-def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded:  # noqa: ARG001
     facts = gguf_facts(checkpoint.folder)
     model = read_model(checkpoint, target)
     types = TensorTypes(

@@ -96,7 +96,7 @@ def check(options: GPTQOptions, target: Target) -> None:
     calibration_text(options.calibration)
 
 
-def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target) -> Loaded:
     own = checkpoint.quantization or {}
     stored = {key: own.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()}
     check_kernel(options.kernel, stored, torch_gpu(target.device))

@@ -303,14 +303,14 @@ def prepare_and_load(
 ) -> tuple[Loaded, Checkpoint]:
     checkpoint = find_and_prepare(model, variant, device, progress)
     target = Target(device.torch_name, model.dtype)
-    return load_quantized(variant.quant, checkpoint, loader_options(variant), target, progress), checkpoint
+    return load_quantized(variant.quant, checkpoint, loader_options(variant), target), checkpoint
 
 
-def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
+def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target: Target) -> Loaded:
     """Load a prepared checkpoint with the requested output layer; UnsupportedError if no weight is quantized."""
     if refusal := file_refusal(quant, checkpoint):
         raise UnsupportedError(refusal)
-    return with_output_layer(LOADERS[quant].load(checkpoint, options, target, progress), quant, checkpoint, options)
+    return with_output_layer(LOADERS[quant].load(checkpoint, options, target), quant, checkpoint, options)
 
 
 def with_output_layer(loaded: Loaded, quant: str, checkpoint: Checkpoint, options: Options) -> Loaded:

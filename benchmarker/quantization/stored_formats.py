@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import ModelError, SpecError, UnsupportedError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
@@ -76,7 +76,7 @@ def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
     return {"scheme": "fp8-tensor" if not block else "fp8" if block == FP8_BLOCK else f"fp8-{block[0]}x{block[1]}"}
 
 
-def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: StoredOptions, target: Target) -> Loaded:
     """Load a stored checkpoint with packed kernels of transformers, if any, or benchmarker's linear layers."""
     if "fp4" in options.scheme and target.dtype != "bfloat16":
         raise SpecError(

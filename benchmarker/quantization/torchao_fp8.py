@@ -6,7 +6,7 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 
 from __future__ import annotations
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, check_nvidia, load_by_torchao, reads_torchao
 
@@ -21,7 +21,7 @@ def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
         raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
-def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
 
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
@@ -39,7 +39,7 @@ def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
         raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
-def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: Int4Options, target: Target) -> Loaded:
     check_groups(checkpoint, options)
     return load_by_torchao(checkpoint, target, torchao_config(options))
 

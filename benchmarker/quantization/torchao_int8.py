@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
@@ -28,7 +28,7 @@ class Int8Options(FormOptions):
     """Input channels that share a scale; None for one scale per output channel (a whole row)."""
 
 
-def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: Int8Options, target: Target) -> Loaded:
     from torchao.quantization import Int8WeightOnlyConfig, PerGroup, PerRow
 
     hidden = checkpoint.config.get("hidden_size")

@@ -8,7 +8,7 @@ which synchronizes at every layer and prevents CUDA graphs. Embedding, norms and
 
 from __future__ import annotations
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
@@ -19,7 +19,7 @@ from benchmarker.quantization.base import (
 )
 
 
-def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
 
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)

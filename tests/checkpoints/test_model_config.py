@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.checkpoints.base import Silent, Target
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.read_model import language_model_config
 from benchmarker.core.errors import ModelError
 from benchmarker.quantization.load import find_checkpoint, load_quantized
@@ -98,7 +98,7 @@ def test_a_model_that_cannot_be_measured_is_refused_in_one_line(tmp_path, config
 def load(folder: Path, quant: str, *, dummy: bool):
     spec = ModelSpec(id=str(folder), load_format="dummy" if dummy else "auto", dtype="float32")
     checkpoint = find_checkpoint(spec, VariantSpec(name=quant, quant=quant))
-    return load_quantized(quant, checkpoint, LOADERS[quant].options(), Target("cpu", "float32"), Silent())
+    return load_quantized(quant, checkpoint, LOADERS[quant].options(), Target("cpu", "float32"))
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def check(options, target):
     require("rounded", "safetensors")
 
 
-def load(checkpoint, options, target, progress):
+def load(checkpoint, options, target):
     import torch
 
     model = read_model(checkpoint, target)

@@ -37,7 +37,7 @@ HEAD_BYTES = EMBEDDING + 2048 * (4 + 1)
 
 def with_int8_head(model: Path, quant: str) -> Loaded:
     checkpoint = prepare(model, quant, lm_head="int8")
-    return load_quantized(quant, checkpoint, LOADERS[quant].options(lm_head="int8"), Target("cpu", "float16"), Silent())
+    return load_quantized(quant, checkpoint, LOADERS[quant].options(lm_head="int8"), Target("cpu", "float16"))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.checkpoints.base import Silent, Target
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.core.errors import BenchmarkerError, SpecError
 from benchmarker.execution.jobs import make_job
@@ -58,7 +58,7 @@ def loaded_as_stored(folder: Path, name: str, dtype: str = "bfloat16") -> Loaded
     variant = make_job({"subject.model.id": str(folder)}).variant
     assert variant.name == name.format(folder.name)
     checkpoint = prepare(folder, variant.quant, dtype=dtype, **variant.options)
-    return load_quantized(variant.quant, checkpoint, loader_options(variant), Target("cpu", dtype), Silent())
+    return load_quantized(variant.quant, checkpoint, loader_options(variant), Target("cpu", dtype))
 
 
 @pytest.mark.parametrize(("quant", "options", "name", "linear"), SAVED)
@@ -67,13 +67,13 @@ def test_a_saved_checkpoint_is_measured_as_the_one_that_was_quantized_while_load
 ):
     loader, target = LOADERS[quant], Target("cpu", "bfloat16")
     plain = prepare(shape_folder, quant, dummy=True, dtype="bfloat16", **options)
-    save_checkpoint(quant, plain, loader.options(**options), target, tmp_path / "saved", Silent())
+    save_checkpoint(quant, plain, loader.options(**options), target, tmp_path / "saved")
     loaded = loaded_as_stored(tmp_path / "saved", name)
     assert has_random_weights(ModelSpec(id=str(tmp_path / "saved")))
     with pytest.raises(SpecError, match="random weights have no quality to lose"):
         make_job({"subject.model.id": str(tmp_path / "saved"), "subject.quality.size": "quick"})
     assert refusal(loader, coverage_after_forward(loaded.model)) is None
-    first = facts_of(load_quantized(quant, plain, loader.options(**options), target, Silent()))
+    first = facts_of(load_quantized(quant, plain, loader.options(**options), target))
     facts = facts_of(loaded)
     assert (facts.linear_classes, facts.weight_bytes) == (first.linear_classes, first.weight_bytes)
     assert facts.linear_classes[linear] >= 14

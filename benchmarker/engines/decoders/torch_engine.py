@@ -134,7 +134,7 @@ class TorchEngine(Engine):
         device.begin_growth()
         device.reset_peak()
         started = time.perf_counter()
-        loaded = loader.load(prepared, form.options, target, progress)
+        loaded = loader.load(prepared, form.options, target)
         loaded = with_output_layer(loaded, form.quant, prepared, form.options)
         device.synchronize()
         load_s = time.perf_counter() - started

@@ -212,7 +212,7 @@ class FinetuneBench(Bench):
         model, device, terminal = self._job.model, self._device.torch_name, self._session.terminal
         quant, target = QUANTS["plain"], Target(device, model.dtype)
         checkpoint = find_checkpoint(model, quant, progress=terminal, device=device)
-        base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, terminal).model
+        base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target).model
         return mean_loss(lambda ids: base(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
 
