@@ -26,7 +26,6 @@ from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return the answer in at most three sentences."""
     if results.sides:
         return _answer_of_sides(results, ranking)
     if ranking.fastest is None:

@@ -36,8 +36,6 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 @dataclass(frozen=True)
 class Fault:
-    """Kind and reason of a failure."""
-
     kind: ErrorKind
     reason: str
 
