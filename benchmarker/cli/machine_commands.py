@@ -66,35 +66,40 @@ def generate(
     # Wait for the first text before loading the model: without a text, no model is needed.
     if (first := next(texts, None)) is None:
         raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
-    from benchmarker.execution.jobs import make_job
-
-    # All options are checked before the model is read.
-    job: Any = make_job(typed)
-    # Messages go to standard error, so that standard output contains only the texts.
-    print(f"loading {job.model.id}: {job.variant.name}", file=sys.stderr, flush=True)
-    from benchmarker.checkpoints.read_model import load_tokenizer
-    from benchmarker.engines.generator import Generator, refuse_device
-    from benchmarker.hardware.device import find_device
-    from benchmarker.quantization.load import prepare_and_load
-
-    found_device = find_device(device)
-    refuse_device(job.variant.engine, found_device)
-    with quiet_libraries(verbose=verbose) as streams:
-        terminal = Terminal(quiet=not verbose, streams=streams)
-        loaded, checkpoint = prepare_and_load(job.model, job.variant, found_device, terminal)
-        generator: Any = Generator(
-            loaded.model,
-            engine=job.variant.engine,
-            engine_options=job.variant.engine_options,
-            tokenizer=load_tokenizer(checkpoint),
-            chat_template=chat_template,
-        )
+    generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
     if engine in ("compile", "native"):
         print(f"compiling the step of {engine} for the first text, which can take minutes", file=sys.stderr, flush=True)
     for text in chain([first], texts):
         for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
             print(piece, end="", flush=stream)
         print(flush=True)
+
+
+def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
+    """Return a Generator. All options are checked before the model is read."""
+    from benchmarker.execution.jobs import make_job
+
+    job: Any = make_job(typed)
+    variant = job.variant
+    # Messages go to standard error, so that standard output contains only the texts.
+    print(f"loading {job.model.id}: {variant.name}", file=sys.stderr, flush=True)
+    from benchmarker.checkpoints.read_model import load_tokenizer
+    from benchmarker.engines.generator import Generator, refuse_device
+    from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.load import prepare_and_load
+
+    found_device = find_device(device)
+    refuse_device(variant.engine, found_device)
+    with quiet_libraries(verbose=verbose) as streams:
+        terminal = Terminal(quiet=not verbose, streams=streams)
+        loaded, checkpoint = prepare_and_load(job.model, variant, found_device, terminal)
+        return Generator(
+            loaded.model,
+            engine=variant.engine,
+            engine_options=variant.engine_options,
+            tokenizer=load_tokenizer(checkpoint),
+            chat_template=chat_template,
+        )
 
 
 def _typed(
@@ -207,10 +212,10 @@ def make_checkpoint(
     if method:
         check_made(method, output)
     with quiet_libraries(verbose=verbose) as streams:
-        terminal, found_device = Terminal(verbose=verbose, streams=streams), find_device(device)
+        terminal, found = Terminal(verbose=verbose, streams=streams), find_device(device)
         source = job.variant.model_copy(update={"quant": "fp16", "options": {}}) if method else job.variant
-        checkpoint = find_and_prepare(job.model, source, found_device, terminal)
-        target, options = Target(found_device.torch_name, job.model.dtype), loader_options(job.variant)
+        checkpoint = find_and_prepare(job.model, source, found, terminal)
+        target, options = Target(found.torch_name, job.model.dtype), loader_options(job.variant)
         if output is not None and method:
             quantize(method, checkpoint, target, output, terminal)
         elif output is not None:
