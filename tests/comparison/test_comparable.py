@@ -9,7 +9,7 @@ import pytest
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from tests.records import cell, environment, load, record, refusal, rounds, rows_of, save
+from tests.records import cell, environment, failed_cell, load, record, refusal, rounds, rows_of, save
 
 
 def test_two_devices_are_refused_by_name_and_number(tmp_path):
@@ -43,6 +43,14 @@ def test_two_devices_are_refused_by_name_and_number(tmp_path):
 def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
     save(tmp_path, record("fp16"), record("int8", **change))
     assert field in refusal(tmp_path)
+
+
+def test_a_folder_of_random_weights_that_did_not_load_does_not_differ_from_those_that_did(tmp_path):
+    made = {"checkpoint": "made", "load_format": "dummy"}
+    unknown = {"checkpoint": "other", "config_sha256": None}
+    failed = record("nvfp4", failed_cell("error", "no"), model=unknown, load=None)
+    save(tmp_path, record("w4a16", model=made), failed)
+    assert not compare([tmp_path]).differences
 
 
 def on_cpu(**changes):

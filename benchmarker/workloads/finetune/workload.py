@@ -169,7 +169,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             "model": lambda record: record.model.id,
             "model revision": lambda record: record.model.revision,
             "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
-            "load_format": lambda record: record.model.load_format,
+            "load_format": lambda record: record.model.load_format if record.knows_subject else None,
         }
 
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:

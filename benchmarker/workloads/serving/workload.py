@@ -267,7 +267,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             "model": lambda record: record.model.id,
             "model revision": revision,
             "model shapes (config_sha256)": lambda record: (shapes(record) or "")[:12] or None,
-            "load_format": lambda record: record.model.load_format,
+            "load_format": lambda record: record.model.load_format if record.knows_subject else None,
             "requests": lambda record: str(record.procedure.get("requests")),
             "seed of the requests": lambda record: str(record.procedure.get("seed")),
             "slo": lambda record: str(record.procedure.get("slo")),
