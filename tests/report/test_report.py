@@ -378,6 +378,9 @@ def test_the_command_names_the_checkpoint_and_is_left_out_for_a_folder_of_random
     made = {"id": "/models/made", "files_sha256": "0f"}
     random = compared(tmp_path / "random", record("fp16", model={**made, "load_format": "dummy"}))
     assert not any(line.startswith("Run it") for line in lines_of(random))
+    # The real weights of a hub id are not in this format.
+    format_only = compared(tmp_path / "awq", record("awq", model={"load_format": "dummy"}))
+    assert not any(line.startswith("Run it") for line in lines_of(format_only))
     # `generate` needs a tokenizer.
     unreadable = compared(tmp_path / "ids", record("fp16", cell([1.0], prompt_source=NO_TOKENIZER), model=made))
     assert not any(line.startswith("Run it") for line in lines_of(unreadable))

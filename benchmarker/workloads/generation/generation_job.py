@@ -79,13 +79,14 @@ def renamed(variant: VariantT, given: VariantT) -> VariantT:
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
-def runs_in_generate(engine: str, model: ModelFacts) -> bool:
-    """Return True if `benchmarker generate` can run this engine and the model's weights are not random."""
+def runs_in_generate(variant: GenerationVariant, model: ModelFacts) -> bool:
+    """Return True if `benchmarker generate` can run this variant and the weights that it loads are not random."""
     model_id = model.checkpoint or model.id
     has_weights = not only_shipped(model_id) or model_id in models_with_weights()
-    # For a hub id that was measured with dummy weights, `generate` loads real weights; a folder may have none.
-    is_random = model.load_format == "dummy" and model.files_sha256 is not None and model_id not in SHIPPED
-    return engine in MODEL_ENGINES and has_weights and not is_random
+    # `generate` loads the real weights of a hub id that was measured with dummy ones; a folder or format may have none.
+    stored_only = {name for name, loader in LOADERS.items() if loader.stored_only}
+    is_random = variant.quant in stored_only or (model.files_sha256 is not None and model_id not in SHIPPED)
+    return variant.engine in MODEL_ENGINES and has_weights and not (is_random and model.load_format == "dummy")
 
 
 def engine_options(variant: VariantSpec) -> Options:

@@ -210,23 +210,21 @@ TEXTS = {"qwen3-small": "The function returns"}  # Example prompts for models th
 def generate_command(records: Sequence[GenerationRecord]) -> str:
     """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Return '' for an external engine, for several GPUs, for an imported record, for a shape without weights, for a
-    folder of random weights and for a model without a tokenizer.
+    Return '' for an external engine, for several GPUs, for an imported record, for random weights of a folder, a shape
+    or a format that only checkpoints have, and for a model without a tokenizer.
     """
     first = records[0]
     model_id = first.model.checkpoint or first.model.id
-    can_run = runs_in_generate(first.variant.engine, first.model)
+    can_run = runs_in_generate(first.variant, first.model)
     can_run &= first.model.load_format == "dummy" or not first.cells or first.cells[0].prompt_source != NO_TOKENIZER
     if not can_run or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", model_id]
     words += ["--revision", first.model.revision] if first.model.revision else []
     words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
-    words += ["--quant", first.variant.quant]
     options, engine_options = chosen_options(first.variant)
-    words += _pairs("--option", options)
-    words += ["--engine", first.variant.engine]
-    words += _pairs("--engine-option", engine_options)
+    words += ["--quant", first.variant.quant, *_pairs("--option", options)]
+    words += ["--engine", first.variant.engine, *_pairs("--engine-option", engine_options)]
     text = TEXTS.get(model_id, QUESTION)
     return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
 
