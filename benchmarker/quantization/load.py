@@ -217,12 +217,12 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     stored = stored_quantization(model) or {}
     quant = stored_quant(stored) or "fp16" if form.quant == AUTO else quant_named(form.quant)
     loader = LOADERS[quant]
-    defaults = loader.options().model_dump()
     own = loader.stored_options(stored) if loader.reads(stored) else {}
-    scheme = form.options.get("scheme", own.get("scheme"))
-    if own and scheme != own.get("scheme"):
-        raise FieldError(f"{model.id} is {own['scheme']} and not {scheme}; leave --quant out", field="quant")
-    options = {name: value for name, value in own.items() if value != defaults[name]}
+    for name, value in form.options.items():
+        if own.get(name, value) != value:
+            choice, field = ("--quant", "quant") if name == "scheme" else (f"--option {name}", "options")
+            raise FieldError(f"{model.id} is {own[name]} and not {value}; leave {choice} out", field=field)
+    options = {name: value for name, value in own.items() if value != getattr(loader.options(), name)}
     return form.model_copy(update={"quant": quant, "options": options | form.options})
 
 

@@ -116,6 +116,16 @@ def test_a_scheme_that_the_checkpoint_does_not_have_is_one_line(model_folder):
         make_job({"subject.model.id": str(model_folder), "variant.quant": "w8a8"})
 
 
+def test_an_option_that_the_checkpoint_contradicts_is_one_line(model_folder):
+    config = json.loads((model_folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    given = {"subject.model.id": str(model_folder), "variant.quant": "gptq"}
+    assert make_job({**given, "variant.options": ["bits=4"]}).variant.quant == "gptq"
+    with pytest.raises(SpecError, match="is 4 and not 8; leave --option bits out"):
+        make_job({**given, "variant.options": ["bits=8"]})
+
+
 @pytest.mark.parametrize(
     ("quant", "line"),
     [
