@@ -217,6 +217,8 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     stored = stored_quantization(model) or {}
     quant = stored_quant(stored) or "fp16" if form.quant == AUTO else quant_named(form.quant)
     loader = LOADERS[quant]
+    if stored:
+        check_stored(quant, model.id, {"quantization_config": stored})
     own = loader.stored_options(stored) if loader.reads(stored) else {}
     for name, value in form.options.items():
         if own.get(name, value) != value:
@@ -245,11 +247,9 @@ def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
     """Raise ModelError if `quant` cannot load the checkpoint of this config.json: another quantization, or none."""
     stored, loader = config.get("quantization_config"), LOADERS[quant]
-    if not isinstance(stored, dict):
-        if loader.stored_only:
-            raise ModelError(f"{model_id}: {loader.stored_only}")
-        return
-    if loader.reads(stored):
+    if not isinstance(stored, dict) and loader.stored_only:
+        raise ModelError(f"{model_id}: {loader.stored_only}")
+    if not isinstance(stored, dict) or loader.reads(stored):
         return
     method = str(stored.get("quant_method", "an unnamed method"))
     able = stored_quant(stored)

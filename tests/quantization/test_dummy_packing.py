@@ -126,6 +126,14 @@ def test_an_option_that_the_checkpoint_contradicts_is_one_line(model_folder):
         make_job({**given, "variant.options": ["bits=8"]})
 
 
+def test_another_quantization_than_a_folder_has_is_refused_before_a_sweep_begins(model_folder):
+    config = json.loads((model_folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="which --quant int8 cannot take; use --quant gptq, or"):
+        make_job({"subject.model.id": str(model_folder), "variant.quant": "int8"})
+
+
 @pytest.mark.parametrize(
     ("quant", "line"),
     [
