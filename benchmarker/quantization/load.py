@@ -248,7 +248,8 @@ def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
     """Raise ModelError if `quant` cannot load the checkpoint of this config.json: another quantization, or none."""
     stored, loader = config.get("quantization_config"), LOADERS[quant]
     if not isinstance(stored, dict) and loader.stored_only:
-        raise ModelError(f"{model_id}: {loader.stored_only}")
+        dummy = ", or add --load-format dummy for random weights" if loader.packing else ""
+        raise ModelError(f"{model_id}: {loader.stored_only}{dummy}")
     if not isinstance(stored, dict) or loader.reads(stored):
         return
     method = str(stored.get("quant_method", "an unnamed method"))

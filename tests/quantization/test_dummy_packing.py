@@ -13,8 +13,10 @@ from torch import Tensor
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.execution.jobs import make_job
 from benchmarker.quantization.dummy_packing import SCHEMES
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.quantization.stored_formats import compressed_scheme
+from benchmarker.schema.model import ModelSpec, QuantSpec
 from tests.loading import prepare
 
 LAYER = "model.layers.1.mlp.up_proj"
@@ -132,6 +134,12 @@ def test_another_quantization_than_a_folder_has_is_refused_before_a_sweep_begins
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="which --quant int8 cannot take; use --quant gptq, or"):
         make_job({"subject.model.id": str(model_folder), "variant.quant": "int8"})
+
+
+def test_a_format_of_checkpoints_offers_random_weights(model_folder):
+    model = ModelSpec(id=str(model_folder))
+    with pytest.raises(ModelError, match="leave --quant out, or add --load-format dummy for random weights"):
+        find_checkpoint(model, QuantSpec(quant="compressed-tensors", options={"scheme": "w8a8"}))
 
 
 @pytest.mark.parametrize(
