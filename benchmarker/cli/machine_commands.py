@@ -35,7 +35,7 @@ def generate(
         str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
     ] = "float16",
     quant: Annotated[
-        str, typer.Option(help=quantization_names(), autocompletion=common_options.quantizations)
+        str, typer.Option(help=quantization_names(), autocompletion=common_options.quantizations, show_default=False)
     ] = "auto",
     option: common_options.KeyValues = None,
     engine: Annotated[

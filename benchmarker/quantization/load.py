@@ -107,8 +107,7 @@ def has_low_bits(weight: torch.Tensor) -> bool:
 
 
 def _own_part(weight: torch.Tensor) -> torch.Tensor:
-    to_local: Any = getattr(weight, "to_local", None)
-    part: torch.Tensor = to_local() if to_local else weight
+    part: torch.Tensor = getattr(weight, "to_local", lambda: weight)()
     return part
 
 
@@ -196,10 +195,9 @@ def find_checkpoint(
     if model.load_format == "dummy" and loader.stored_only and loader.packing is None:
         raise ModelError(f"{variant.quant}: random weights of {loader.summary} are not made; give a checkpoint")
     options = loader_options(variant)
-    packages = loader.packages
-    if is_external and loader.name in STORED_LOADERS:
-        packages = ()
-    else:
+    is_passed_on = is_external and loader.name in STORED_LOADERS
+    packages = () if is_passed_on else loader.packages
+    if not is_passed_on:
         check_supported(loader, options, Target(device, model.dtype))
     needs = QuantizationNeeds(packages, partial(check_stored, variant.quant), loader.packing, options)
     return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)

@@ -138,4 +138,5 @@ def _default(info: FieldInfo, kind: Kind) -> str | None:
 def _first_sentence(info: FieldInfo) -> str:
     first = " ".join((info.description or "").split()).partition(". ")[0].removesuffix(".")
     choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
-    return f"{first}: {', '.join(choices[:-1])} or {choices[-1]}." if choices else f"{first}."
+    listed = f"{', '.join(choices[:-1])} or {choices[-1]}" if choices else ""
+    return f"{first}." if listed in first else f"{first}: {listed}."

@@ -117,3 +117,14 @@ REFERENCES = pytest.mark.parametrize(
 @REFERENCES
 def test_every_number_of_a_reference_follows_from_its_raw_samples(folder):
     assert verify([folder]).mismatches == ()
+
+
+def test_no_option_lists_its_choices_or_its_default_twice():
+    for name in WORKLOADS:
+        for option in workload_of(name).options():
+            phrases = option.help.removesuffix(".").split(": ")
+            assert len(set(phrases)) == len(phrases), f"{name} {option.flag}: {option.help}"
+    [generate] = [command for command in typer.main.get_command(app).commands.values() if command.name == "generate"]
+    [quant] = [parameter for parameter in generate.params if parameter.name == "quant"]
+    assert "[default: " in quant.help
+    assert not quant.show_default
