@@ -231,7 +231,3 @@ def test_facts_of_a_log():
         "kv_capacity_tokens": 123456,
     }
     assert SERVERS["vllm"].log_facts("") == {"weight_bytes": None, "kv_bytes": None, "kv_capacity_tokens": None}
-    both = "CUDA0 model buffer size =  100.00 MiB\nCPU model buffer size =  20.50 MiB\n"
-    assert SERVERS["llama-server"].log_facts(both)["weight_bytes"] == 126353408
-    repacked = "  CPU_Mapped model buffer size =     1.50 MiB\n  CPU_REPACK model buffer size =     1.05 MiB\n"
-    assert SERVERS["llama-server"].log_facts(repacked)["weight_bytes"] == 1572864

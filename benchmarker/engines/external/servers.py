@@ -169,8 +169,6 @@ class LlamaServer(Server):
     options = LlamaServerOptions
     limiting_option = "slots"
     patterns = (
-        # A repacked tensor is in the buffer of the mapped file, too.
-        Pattern("weight_bytes", r"(?<!_REPACK)(?<!AMX) model buffer size = +([\d.]+) MiB", MIB),
         Pattern("kv_bytes", r"KV buffer size = +([\d.]+) MiB", MIB),
         Pattern("kv_capacity_tokens", r"llama_context: n_ctx += (\d+)"),
     )

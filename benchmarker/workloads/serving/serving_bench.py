@@ -65,6 +65,7 @@ class Plan:
     options: Options
     max_requests: int | None
     version: str
+    file_bytes: int = 0  # Bytes of all tensors of a GGUF file.
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def _plan(
         has_tokenizer=has_tokenizer(checkpoint),
         prefix_caching=job.grid.shared_prefix > 0,
     )
-    arguments, _ = engine.arguments(checkpoint, form, device, marker, session.terminal)
+    arguments, file_facts = engine.arguments(checkpoint, form, device, marker, session.terminal)
     return Plan(
         command=server.command(arguments, form.engine_options, marker, launch),
         variables=server.variables(arguments, marker),
@@ -203,6 +204,7 @@ def _plan(
         options=form.engine_options,
         max_requests=server.max_requests(form.engine_options, launch),
         version=marker.version,
+        file_bytes=sum(file_facts.get("weight_bytes_by_type", {}).values()),
     )
 
 
@@ -214,7 +216,7 @@ def _facts(
         version=plan.version,
         command=shlex.join(plan.command),
         start_s=start_s,
-        weight_bytes=found.get("weight_bytes"),
+        weight_bytes=plan.file_bytes or found.get("weight_bytes"),
         kv_bytes=found.get("kv_bytes"),
         kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
         device_bytes=memory.growth_bytes() if memory else None,
