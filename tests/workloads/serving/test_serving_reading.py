@@ -20,7 +20,7 @@ from benchmarker.report.verify import verify
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
-from benchmarker.workloads.serving.reading.serving_bounds import bound_of
+from benchmarker.workloads.serving.reading.serving_bounds import bound_of, explained
 from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_statistics import merged_share
 from benchmarker.workloads.serving.spec import requests_of
@@ -89,7 +89,7 @@ def test_the_largest_load_within_the_slo_is_named_with_its_obstacle():
     ("late", "words"),
     [
         (5, "fp16 4 or more"),
-        (20, "fp16 none (at 4 undecided: 90 % [85, 93] good)"),
+        (20, "fp16 at 4 undecided: 90 % [85, 93] good"),
         (60, "fp16 none (at 4: 70 % [63, 76] good)"),
     ],
 )
@@ -324,3 +324,10 @@ def test_two_running_servers_have_a_speed_up():
             record = measured(name, server, concurrencies=[4], round_number=number)
             records.append(record.model_copy(update={"variant": facts}))
     assert rows_of(*records)["other", 4, 0.0]["verdict"] == "slower"
+
+
+def test_a_variant_whose_loads_were_all_disturbed_gives_that_reason():
+    cell = cell_of_load(FAST.load(concurrency=4), concurrency=4)
+    disturbed = cell.model_copy(update={"status": "invalid", "reason": "other programs took 40 % of the time"})
+    found = explained("fp16", [serving_record("fp16", [disturbed])])
+    assert found.why == "other programs took 40 % of the time"

@@ -58,9 +58,10 @@ def phase_shares(counters: Sequence[ServerCounters]) -> dict[str, float]:
 def explained(name: str, records: Sequence[ServingRecord]) -> NotExplained:
     """Return the bottleneck at the largest measured load, in a sentence."""
     cells = [(key, cell) for record in records for key, cell in zip(keys_of(record), record.cells, strict=True)]
-    measured = [(key, cell) for key, cell in cells if cell.samples]
+    measured = [(key, cell) for key, cell in cells if cell.samples and cell.status == "ok"]
     if not measured:
-        return NotExplained(name, "no load of it was measured")
+        reasons = (cell.reason for _, cell in cells if cell.reason)
+        return NotExplained(name, next(reasons, "no load of it was measured"))
     largest, _ = max(measured, key=lambda pair: pair[0].size)
     loads = [load for key, cell in measured if key == largest for load in cell.samples]
     bound = bound_of(loads)

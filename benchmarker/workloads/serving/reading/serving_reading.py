@@ -146,6 +146,8 @@ def largest_text(rows: Sequence[ServingRow], axis: str) -> str:
     after = passing[-1] + 1 if passing else 0
     if after == len(rows):
         return f"{largest} or more"
+    if not passing and rows[after].slo_verdict == "undecided":
+        return _obstacle(rows[after], axis)
     return f"{largest} ({_obstacle(rows[after], axis)})"
 
 
