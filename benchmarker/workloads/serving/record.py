@@ -24,6 +24,7 @@ from benchmarker.workloads.serving.serving_statistics import (
     backlog,
     failed,
     problem_of,
+    truncated,
 )
 from benchmarker.workloads.serving.slo import Slo, parse_slo
 
@@ -237,9 +238,10 @@ class ServingRecord(RunRecord):
 
 
 def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:
-    """Return the status fields of a cell that has failed or truncated requests; empty for other cells."""
+    """Return the status fields of a cell with a load that has no speed; empty for other cells."""
     reason = next((problem for load in loads if (problem := problem_of(load, new_tokens))), None)
     if reason is None:
         return {}
-    kind: ErrorKind = "other" if any(map(failed, loads)) else "wrong_token_count"
+    is_short = any(truncated(load, new_tokens) for load in loads)
+    kind: ErrorKind = "other" if any(map(failed, loads)) else "wrong_token_count" if is_short else "disturbed"
     return {"status": status_of(kind), "error_kind": kind, "reason": reason}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import wilson
 from benchmarker.workloads.serving.slo import Slo
 
@@ -28,6 +29,8 @@ BEYOND = 2
 """Minimum number of requests beyond a percentile: a p99 needs 200 requests, a p90 20."""
 ITL_STEP_S = 1e-4
 """Width of the classes in which inter-token latencies are counted, s."""
+MOST_MERGED = 0.5
+"""Share of merged tokens above which TTFT and TPOT are not the times of tokens."""
 LARGEST_BACKLOG = 0.2
 """Share of the requests of an open loop that may be unfinished when the last request arrives."""
 
@@ -135,13 +138,15 @@ def truncated(load: Any, new_tokens: int) -> int:
 
 
 def problem_of(load: Any, new_tokens: int) -> str | None:
-    """Return why the load has no speed: failed or truncated requests; None if every request ended as requested."""
+    """Return why the load has no speed: failed or truncated requests, or tokens without times; None if it has one."""
     requests = len(load.errors)
     if number := failed(load):
         first = next(error for error in load.errors if error is not None)
         return f"{number} of {requests} requests failed: {first}"
     if number := truncated(load, new_tokens):
         return f"{number} of {requests} requests ended with fewer tokens than requested"
+    if (share := merged_share(load)) > MOST_MERGED:
+        return f"{percent(share)} of the tokens arrived together with the token before: processor cores were lacking"
     return None
 
 

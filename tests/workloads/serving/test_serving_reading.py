@@ -154,6 +154,10 @@ def test_tokens_that_arrive_together_are_named():
     assert merged_share(merged) == pytest.approx(0.2)
     text = to_markdown(compare_records([serving_record("fp16", [cell_of_load(merged, concurrency=4)])]))
     assert "lacked processor cores: fp16 at 512 prompt tokens, 128 new tokens, 4 at once (20 %)." in text
+    most = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (20_320, 5_080)})
+    cell = cell_of_load(most, concurrency=4)
+    assert (cell.status, cell.error_kind) == ("invalid", "disturbed")
+    assert cell.reason.startswith("80 % of the tokens arrived together with the token before")
 
 
 def test_verify_recomputes_loads_and_finds_a_planted_change(tmp_path):
@@ -177,7 +181,7 @@ def test_verify_refuses_a_cell_that_hides_a_failed_request(tmp_path):
     content = json.loads(path.read_text())
     content["cells"][0]["samples"][0]["errors"][7] = "HTTP 500"
     path.write_text(json.dumps(content))
-    assert "failed and truncated requests" in [check.field for check in verify([tmp_path]).mismatches]
+    assert "loads without a speed" in [check.field for check in verify([tmp_path]).mismatches]
 
 
 def test_an_exact_crossing_is_not_rounded_to_the_next_number():

@@ -31,7 +31,7 @@ from benchmarker.workloads.serving.serving_requests import length_range
 from benchmarker.workloads.serving.slo import DEFAULT_SLO, Slo, parse_slo
 from benchmarker.workloads.serving.spec import requests_of
 
-MOST_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
+MARKED_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
 ROUNDING_S = 1e-5  # Times of a request are rounded to this unit, s.
 
 
@@ -182,7 +182,7 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
     merged = [
         f"{plain_line(row.variant)} at {row.cell.words} ({percent(row.merged)})"
         for row in rows
-        if row.cell and row.merged > MOST_MERGED
+        if row.cell and row.merged > MARKED_MERGED
     ]
     if merged:
         lines.append(
@@ -209,7 +209,7 @@ def checks(record: ServingRecord) -> Iterator[Check]:
             outside = sum(not least <= tokens <= most for tokens in load.requested_tokens)
             yield equal(place, "requested tokens outside the spread", outside, 0)
             if cell.status == "ok":
-                yield equal(place, "failed and truncated requests", problem, None)
+                yield equal(place, "loads without a speed", problem, None)
                 yield from _latency_checks(place, load)
 
 
