@@ -80,7 +80,7 @@ def load(checkpoint: Checkpoint, options: StoredOptions, target: Target) -> Load
     """Load a stored checkpoint with packed kernels of transformers, if any, or benchmarker's linear layers."""
     if "fp4" in options.scheme and target.dtype != "bfloat16":
         raise SpecError(
-            f"{options.scheme}: the libraries unpack it to bfloat16; use --dtype bfloat16, or --engine vllm"
+            f"{options.scheme}: the libraries unpack it to bfloat16, which is no run of this format; use --engine vllm"
         )
     switch = packed_switch(checkpoint.quantization or {})
     model = _read(checkpoint, target, switch)

@@ -109,5 +109,8 @@ def test_a_checkpoint_that_transformers_unpacks_ran_in_16_bits(shape_folder, tmp
 
 def test_nvfp4_in_float16_is_refused_before_loading(shape_folder, tmp_path):
     folder = made(shape_folder, tmp_path, "compressed-tensors", scheme="nvfp4")
-    with pytest.raises(BenchmarkerError, match="nvfp4: the libraries unpack it to bfloat16; use --dtype bfloat16"):
+    with pytest.raises(
+        BenchmarkerError,
+        match="nvfp4: the libraries unpack it to bfloat16, which is no run of this format; use --engine vllm",
+    ):
         loaded_as_stored(folder, "nvfp4 {}", dtype="float16")
