@@ -21,6 +21,7 @@ from benchmarker.quantization import (
     torchao_int8_dynamic,
 )
 from benchmarker.quantization.base import Loader, Options
+from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.stored_formats import STORED_LOADERS, QuantT, with_scheme
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import QuantSpec
@@ -78,9 +79,9 @@ def _instead(plain: str) -> str:
     gguf = re.fullmatch(r"i?q(\d)(-.+)?", plain)
     bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)
     if bits is None:
-        return did_you_mean(plain, LOADERS)
+        return did_you_mean(plain, (*LOADERS, *SCHEMES))
     names = ", ".join(
         name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits and not loader.stored_only
     )
     title = "; that is a format of GGUF files" if gguf else ""
-    return f"{title}; in {bits[1]} bits: {names}" if names else f"{title}{did_you_mean(plain, LOADERS)}"
+    return f"{title}; in {bits[1]} bits: {names}" if names else f"{title}{did_you_mean(plain, (*LOADERS, *SCHEMES))}"

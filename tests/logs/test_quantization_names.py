@@ -8,6 +8,7 @@ from typer.main import get_command
 from benchmarker.cli.app import app
 from benchmarker.core.errors import ModelError
 from benchmarker.logs.log_runs import QUANTS, find_runs
+from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
 from benchmarker.workloads.generation.generation_job import resolve
@@ -41,13 +42,15 @@ def test_no_two_quantizations_go_by_one_name():
         ("q4_k_m", "no quantization 'q4_k_m'; that is a format of GGUF files; in 4 bits: int4, gptq, bnb4"),
         (
             "q6_k",
-            f"no quantization 'q6_k'; that is a format of GGUF files; there is {', '.join(sorted(LOADERS))}",
+            "no quantization 'q6_k'; that is a format of GGUF files; there is "
+            f"{', '.join(sorted((*LOADERS, *SCHEMES)))}",
         ),
         (
             "hqq",
             "no quantization 'hqq'; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 "
             "--option scales=hqq",
         ),
+        ("w4a15", "no quantization 'w4a15'; did you mean 'w4a16'?"),
         ("bnb-4", "no quantization 'bnb-4'; did you mean 'bnb4'?"),
     ],
 )
