@@ -23,6 +23,7 @@ from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio
 
 Ratios = Sequence[tuple[int, Ratio]]
+UNTESTED = " (no interval: fewer than three rounds)"
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class SizeWords:
         if held and len(held) < len(decided) and crossing:
             return f"{self.start} {crossing}"
         doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
+        doubt += "" if all(self.ratios[size].low is not None for size in decided) else UNTESTED
         if not held:
             most = furthest(decided, key=lambda size: self.ratios[size].value)
             return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
@@ -144,7 +146,7 @@ class SizeWords:
 
         number, sizes = f"{text(fall.size)}{unit}", list(self.ratios)
         if not fall.has_interval:
-            return f"{number} (no interval: fewer than three rounds)"
+            return f"{number}{UNTESTED}"
         low = f"under {sizes[0]:,}" if fall.low is None else text(fall.low)
         high = f"over {sizes[-1]:,}" if fall.high is None else text(fall.high)
         return f"{number} [{low}, {high}]"
