@@ -78,10 +78,8 @@ def _instead(plain: str) -> str:
         return "; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 --option scales=hqq"
     gguf = re.fullmatch(r"i?q(\d)(-.+)?", plain)
     bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)
-    if bits is None:
-        return did_you_mean(plain, (*LOADERS, *SCHEMES))
-    names = ", ".join(
-        name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits and not loader.stored_only
-    )
+    able = [name for name, loader in LOADERS.items() if bits and int(bits[1]) in loader.bits and not loader.stored_only]
     title = "; that is a format of GGUF files" if gguf else ""
-    return f"{title}; in {bits[1]} bits: {names}" if names else f"{title}{did_you_mean(plain, (*LOADERS, *SCHEMES))}"
+    if bits and able:
+        return f"{title}; in {bits[1]} bits: {', '.join(able)}"
+    return title + did_you_mean(plain, (*LOADERS, *SCHEMES))
