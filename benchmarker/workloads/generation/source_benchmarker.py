@@ -222,7 +222,8 @@ class SourceBenchmarker(Bench):
         shape = {name: getattr(cell, name) for name in ("prompt_tokens", "new_tokens", "batch_size", "depth")}
         demand = architecture.demand(**shape, used_experts=used)
         copied_bytes = 2 * batch_size * experts.per_token * experts.bytes_each
-        is_copied = (facts := self.source.facts()).experts == "batched_mm" and facts.compiled is None
+        facts = self.source.facts()
+        is_copied = facts.experts == "batched_mm" and facts.compiled is None
         return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
     def _peaks(self, cell: GenerationCell) -> dict[str, tuple[GenerationSample, ...] | Memory]:
