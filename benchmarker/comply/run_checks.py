@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 WITHIN = 0.02
 PROCESSES_WITHIN = 0.05
-"""Limit for a time of this process beside fewer than MIN_ROUNDS processes, whose range does not contain the differences
-between processes: vLLM's differed by 4.4 %, and llama.cpp's by 3.4 % (26 + 100 tokens on an H200)."""
+"""Limit if fewer than MIN_ROUNDS processes were timed: their range does not contain the differences between processes.
+Two processes of vLLM differed by 4.4 %, and two of llama.cpp by 3.4 % (26 + 100 tokens on an H200)."""
 TIE = 0.01  # A generated token within this many nats of the likeliest token counts as equally likely.
 PREFILL_TIE = 0.25
 """`TIE` if the engine's prefill scores the tokens. Logits of bfloat16 between 16 and 32 are 0.125 apart."""

@@ -91,7 +91,7 @@ class TokenSource:
         return None
 
     def perturbed_scores(self, ids: TokenIds) -> Scores | None:  # noqa: ARG002
-        """Do as `forward_scores`, but move every module's output at random by up to one unit in the last place."""
+        """Return the scores of a forward whose modules' outputs are moved by up to one unit in the last place."""
         return None
 
     def generate(

@@ -45,7 +45,7 @@ class ScaledLinear(nn.Module):
 
 
 def multiplies_fp8(device: str) -> bool:
-    """Return True if this torch multiplies FP8 on the device, "cpu" or "cuda"; on a CPU torch 2.13 does, 2.11 not."""
+    """Return True if torch has an FP8 product for the device, "cpu" or "cuda". torch 2.11 has none for a CPU."""
     return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", device.upper())
 
 

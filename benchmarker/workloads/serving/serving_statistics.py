@@ -138,7 +138,7 @@ def truncated(load: Any, new_tokens: int) -> int:
 
 
 def problem_of(load: Any, new_tokens: int) -> str | None:
-    """Return why the load has no speed: failed or truncated requests, or tokens without times; None if it has one."""
+    """Return why the load has no speed: failed requests, truncated requests, or merged tokens. None if it has one."""
     requests = len(load.errors)
     if number := failed(load):
         first = next(error for error in load.errors if error is not None)

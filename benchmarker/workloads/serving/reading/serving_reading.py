@@ -139,7 +139,7 @@ def remarks(rows: Sequence[ServingRow]) -> list[str]:
 
 
 def largest_text(rows: Sequence[ServingRow], axis: str) -> str:
-    """Return the largest load within the SLO and its limit: `64 (41 % good at 256)`, or `256 or more`."""
+    """Return the largest load within the SLO: `64 (at 256: 41 % good)`, `256 or more`, or `at 1 undecided: ...`."""
     fails = next((place for place, row in enumerate(rows) if row.slo_verdict in ("fails", None)), len(rows))
     passing = [place for place in range(fails) if rows[place].slo_verdict == "passes"]
     largest = f"{load_of(rows[passing[-1]], axis):g}" if passing else "none"
