@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, final, get_args
 
 from typing_extensions import TypeVar
 
+from benchmarker.core.tables import plain_line
 from benchmarker.schema.job import Job
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import Option, field_options, flags_of
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import Axis, Metric
 
@@ -67,8 +68,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     # Command line and configuration
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(self.job)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +89,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def point_arguments(self, point: Any) -> list[str]:
         """Return the options of `benchmarker run` that measure only this cell, as ["--prompt-tokens", "26"]."""
-        from benchmarker.schema.options import flags_of
-
         flags = flags_of(self.options())
         return [word for axis in self.axes for word in (flags[f"grid.{axis.name}"], str(getattr(point, axis.name)))]
 
@@ -221,7 +218,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def header(self, records: Sequence[RecordT], *, is_run: bool = False) -> Sequence[str]:
         """Return the lines above the tables of a comparison or of one run."""
-        from benchmarker.core.tables import plain_line
         from benchmarker.report.caveats import machine_lines
 
         variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
+from benchmarker.quantization.load import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import AUTO
 from benchmarker.schema.options import GROUPS, Option, field_options
@@ -222,12 +224,9 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
             yield GenerationBench(job, stack.enter_context(opened), found, device, session, stack)
 
     def look_for(self, job: GenerationJob) -> str | None:
-        from benchmarker.checkpoints.find import look_for
-
         return look_for(job.model)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.load import prepare_checkpoint
         from benchmarker.workloads.generation.generation_bench import found_checkpoint
 
         prepare_checkpoint(found_checkpoint(job, device, progress), job.variant, job.model.dtype, device, progress)

@@ -15,6 +15,7 @@ from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
 from benchmarker.core.formatting import ms, rate
 from benchmarker.engines.external.servers import SERVERS
 from benchmarker.engines.registry import ENGINES
+from benchmarker.quantization.load import find_and_prepare
 from benchmarker.quantization.registry import resolved_quant
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO, ModelFacts
@@ -207,8 +208,6 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return why_no_generator() or (None if job.variant.url else SERVERS[job.variant.engine].why_not_installed())
 
     def prepare(self, job: ServingJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.load import find_and_prepare
-
         if not job.variant.url:
             find_and_prepare(job.model, job.variant, device, progress, is_external=True)
 
