@@ -105,8 +105,7 @@ def _entry(folder: Path) -> Entry | None:
     except (OSError, ValidationError):
         # Foreign folder, or another version: not listed and not removed.
         return None
-    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    return Entry(folder.name, folder, description, size_bytes)
+    return Entry(folder.name, folder, description, sum(path.stat().st_size for path in folder.iterdir()))
 
 
 def remove(key: str) -> Entry:

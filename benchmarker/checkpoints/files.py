@@ -232,10 +232,7 @@ HUB_IDS = {
     "openai/gpt-oss-20b": "gpt-oss-20b",
 }
 """Name of the shipped shape by hub id."""
-SHIPPED = {
-    **{name: name for name in ("qwen3-tiny", "qwen3-small", *HUB_IDS.values())},
-    **HUB_IDS,
-}
+SHIPPED = {**{name: name for name in ("qwen3-tiny", "qwen3-small", *HUB_IDS.values())}, **HUB_IDS}
 """Folder under benchmarker/models by user-facing name."""
 
 

@@ -103,8 +103,7 @@ def quantization_names() -> str:
 
 def _saved(workload: str) -> RunHelp:
     content = json.loads((FOLDER / f"{workload}.json").read_text(encoding="utf-8"))
-    options = tuple(Option(**option) for option in content["options"])
-    return RunHelp(content["command"], content["example"], options)
+    return RunHelp(content["command"], content["example"], tuple(Option(**option) for option in content["options"]))
 
 
 def as_json(workload: Workload) -> str:

@@ -148,8 +148,7 @@ def recommend(results: Results, budget: str) -> Recommendation:
         if all(candidate.checks[index].fit == "unknown" for candidate in candidates)
     )
     fitting = [id(candidate.row) for candidate in candidates if candidate.fits and not unmeasured]
-    ranking = ranking_of(results, among=lambda row: id(row) in fitting)
-    return Recommendation(budget, candidates, unmeasured, ranking)
+    return Recommendation(budget, candidates, unmeasured, ranking_of(results, among=lambda row: id(row) in fitting))
 
 
 def limitable(workload: str) -> dict[str, Limitable]:

@@ -121,8 +121,7 @@ def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
 def unquantized(rows: Sequence[Row]) -> list[Row]:
     """Return the measured rows of unquantized variants: first those of the cell `headline(rows)`, fastest first."""
     cell = headline(rows)
-    measured = [row for row in rows if row.pace and row.is_plain]
-    return sorted(measured, key=lambda row: (row.cell != cell, -row.speed))
+    return sorted([row for row in rows if row.pace and row.is_plain], key=lambda row: (row.cell != cell, -row.speed))
 
 
 def with_speed_ups(

@@ -107,8 +107,7 @@ def _why_no_hub() -> str | None:
 
 
 def _free_bytes(folder: Path) -> int:
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 
 @dataclass(frozen=True)

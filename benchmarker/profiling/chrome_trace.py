@@ -300,8 +300,7 @@ def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cu
 
 
 def _span_s(intervals: list[Interval]) -> float:
-    first_ns = min(interval.start_ns for interval in intervals)
-    return (max(interval.end_ns for interval in intervals) - first_ns) / 1e9
+    return (max(interval.end_ns for interval in intervals) - min(interval.start_ns for interval in intervals)) / 1e9
 
 
 class KindTime(NamedTuple):

@@ -157,8 +157,7 @@ def shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _stored_dtype(weight: torch.Tensor) -> str:
-    largest = max(flat(weight), key=lambda part: part.numel())
-    return str(largest.dtype).removeprefix("torch.")
+    return str(max(flat(weight), key=lambda part: part.numel()).dtype).removeprefix("torch.")
 
 
 def _counted(names: Iterator[str]) -> dict[str, int]:

@@ -149,8 +149,7 @@ def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
         seconds[key] = seconds_by_round(row.ranking, cells) if row.pace else {}
         calls[key] = by_round(cells, lambda _, sample: sample.latency_s)
         metrics[key] = row.ranking.name
-    circumstances = {name: values for name, (values, _) in variants.items()}
-    return _Expected(numbers, seconds, calls, metrics, circumstances)
+    return _Expected(numbers, seconds, calls, metrics, {name: values for name, (values, _) in variants.items()})
 
 
 def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:

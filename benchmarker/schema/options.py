@@ -80,8 +80,7 @@ def option_names(workload: Workload) -> dict[str, bool]:
 def flags_of(options: Sequence[Option]) -> dict[str, str]:
     """Return the option of each field, such as `--new-tokens` for `grid.new_tokens`."""
     # The main option of a field precedes its shorthands; in reversed order it comes last and overwrites them.
-    flags = {option.place: option.flag for option in reversed(options)}
-    return {"variant.variant": "--variant", **flags}
+    return {"variant.variant": "--variant", **{option.place: option.flag for option in reversed(options)}}
 
 
 def _fields(job: type[Plain], group: str) -> Iterator[tuple[str, FieldInfo]]:

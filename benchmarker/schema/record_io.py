@@ -64,8 +64,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _not_saved(path: Path, error: OSError) -> ResultsError:
-    reason = write_problem(error, remedy="choose another folder with --output")
-    return ResultsError(f"{path}: not saved: {reason}")
+    return ResultsError(f"{path}: not saved: {write_problem(error, remedy='choose another folder with --output')}")
 
 
 def _sync_folder(folder: Path) -> None:

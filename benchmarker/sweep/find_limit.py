@@ -60,8 +60,7 @@ class Limit:
 
     @property
     def largest(self) -> Trial | None:
-        fitting = (trial for trial in self.trials if trial.fits)
-        return max(fitting, key=lambda trial: trial.value, default=None)
+        return max((trial for trial in self.trials if trial.fits), key=lambda trial: trial.value, default=None)
 
     @property
     def refused(self) -> Trial:
@@ -101,8 +100,7 @@ def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Se
 
     folder.mkdir(parents=True, exist_ok=True)
     step = max(1, start // PARTS) if isinstance(start, int) else start / PARTS
-    trials = search(tried, start=start, step=step)
-    return Limit(axis, trials, units[0])
+    return Limit(axis, search(tried, start=start, step=step), units[0])
 
 
 def search(tried: Callable[[float], Trial], *, start: float, step: float) -> tuple[Trial, ...]:

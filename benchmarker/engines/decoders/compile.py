@@ -67,8 +67,7 @@ SHORT_SUM = 256  # Maximum number of summands that a Triton program keeps in reg
 
 def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
     capture = capture or capture_for(device)
-    step = CompiledStep(model, device, is_captured=capture is not None)
-    return StaticCacheDecoder(step, device, capture=capture)
+    return StaticCacheDecoder(CompiledStep(model, device, is_captured=capture is not None), device, capture=capture)
 
 
 class CompiledStep(LibraryStep):

@@ -19,11 +19,7 @@ from benchmarker.engines.decoders.compile import BESIDE_OUR_PRODUCTS, ON_GPU, Co
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import captured_experts
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
-from benchmarker.engines.decoders.static_kv_cache import (
-    SequenceLengths,
-    StaticKVCache,
-    cache_attention,
-)
+from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.engines.decoders.torch_engine import expert_modules, kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import Replacement, optimize

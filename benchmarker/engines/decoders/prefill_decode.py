@@ -23,11 +23,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, batched_mm_expe
 from benchmarker.checkpoints.read_model import experts_per_token
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
-from benchmarker.engines.decoders.static_kv_cache import (
-    SequenceLengths,
-    StaticKVCache,
-    cache_attention,
-)
+from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.engines.decoders.torch_engine import expert_modules, linear_kernels
 from benchmarker.quantization.load import has_low_bits
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use

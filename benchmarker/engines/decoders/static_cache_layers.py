@@ -186,8 +186,7 @@ def cache_bytes(parts: Sequence[Any], trial: Sequence[Any], batch: int) -> int:
 def _states(part: Any) -> list[Tensor]:
     if not isinstance(part, LinearAttentionLayer):
         return []
-    states = (*part.conv_states.values(), *part.recurrent_states.values())
-    return [state for state in states if state is not None]
+    return [state for state in (*part.conv_states.values(), *part.recurrent_states.values()) if state is not None]
 
 
 def overwritten_tensors(part: Any) -> list[Tensor]:

@@ -72,8 +72,7 @@ class TorchDecoder(TokenSource):
         return self.device.peaks()
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        pieces = self.stream(self.tensor([ids]), new_tokens, frozenset())
-        return tuple(token for piece in pieces for token in piece)
+        return tuple(token for piece in self.stream(self.tensor([ids]), new_tokens, frozenset()) for token in piece)
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         return Scores(self.log_probabilities(self.tensor([ids]), prompt_tokens=prompt_tokens).numpy())

@@ -191,8 +191,7 @@ class Architecture:
     @property
     def _first_reader(self) -> int:
         """Index of the layer after the last layer that writes a KV cache or a state."""
-        writers = (number for number, layer in enumerate(self.layers) if not layer.shares_kv)
-        return 1 + max(writers, default=-1)
+        return 1 + max((number for number, layer in enumerate(self.layers) if not layer.shares_kv), default=-1)
 
 
 def _positions(first: int, count: int, limit: int | None) -> int:

@@ -225,8 +225,7 @@ class GenerationRecord(RunRecord):
         """Index of the engine in the registry; the largest index for an unknown name."""
         from benchmarker.engines.registry import ENGINES
 
-        names = [*ENGINES, self.variant.engine]
-        return names.index(self.variant.engine)
+        return [*ENGINES, self.variant.engine].index(self.variant.engine)
 
     @property
     def mixes_prefill(self) -> bool:
