@@ -28,7 +28,7 @@ from benchmarker.checkpoints.files import check_weights
 from benchmarker.core.errors import ModelError, write_problem
 from benchmarker.core.formatting import gib
 from benchmarker.schema.base import Plain
-from benchmarker.schema.model import ModelSpec
+from benchmarker.schema.model import ModelFacts, ModelSpec
 
 DESCRIPTION = "benchmarker.json"
 KEY_DIGITS = 16
@@ -91,6 +91,13 @@ def has_random_weights(model: ModelSpec) -> bool:
     """Return whether a model is a dummy, or a folder with random weights that `checkpoint make` wrote."""
     entry = _entry(Path(model.id).expanduser())
     return model.load_format == "dummy" or (entry is not None and entry.description.kind == "dummy")
+
+
+def expected_model(subject: ModelSpec, checkpoint: ModelSpec) -> ModelFacts:
+    """Return the facts for a record that are known before the subject's checkpoint is loaded."""
+    load_format = "dummy" if has_random_weights(checkpoint) else "auto"
+    name = checkpoint.id if checkpoint.id != subject.id else None
+    return ModelFacts(**{**checkpoint.model_dump(), "id": subject.id, "load_format": load_format}, checkpoint=name)
 
 
 def entries() -> tuple[Entry, ...]:

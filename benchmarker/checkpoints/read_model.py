@@ -91,11 +91,10 @@ def shapes_sha256(config: dict[str, Any]) -> str:
 
 
 def found_model(model: ModelFacts, checkpoint: Checkpoint) -> ModelFacts:
-    """Return the model's facts for a record, with revision, load format and hashes of its checkpoint."""
+    """Return the model's facts for a record, with revision and hashes of its checkpoint."""
     return model.model_copy(
         update={
             "revision": checkpoint.revision,
-            "load_format": "dummy" if checkpoint.dummy else "auto",
             "config_sha256": shapes_sha256(checkpoint.config),
             "files_sha256": None if checkpoint.revision else model_fingerprint(checkpoint.model_id),
             **({} if checkpoint.is_gguf else tokenizer_hashes(checkpoint.folder)),

@@ -6,10 +6,13 @@ import os
 
 import pytest
 
+from benchmarker.checkpoints.cache import DESCRIPTION, Description
 from benchmarker.checkpoints.files import model_fingerprint
+from benchmarker.execution.jobs import make_job
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from tests.records import cell, environment, failed_cell, load, record, refusal, rounds, rows_of, save
+from benchmarker.schema.registry import workload_of
+from tests.records import cell, environment, load, record, refusal, rounds, rows_of, save
 
 
 def test_two_devices_are_refused_by_name_and_number(tmp_path):
@@ -45,12 +48,13 @@ def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
     assert field in refusal(tmp_path)
 
 
-def test_a_folder_of_random_weights_that_did_not_load_does_not_differ_from_those_that_did(tmp_path):
-    made = {"checkpoint": "made", "load_format": "dummy"}
-    unknown = {"checkpoint": "other", "config_sha256": None}
-    failed = record("nvfp4", failed_cell("error", "no"), model=unknown, load=None)
-    save(tmp_path, record("w4a16", model=made), failed)
-    assert not compare([tmp_path]).differences
+@pytest.mark.parametrize("workload", ["generation", "serving", "finetune"])
+def test_the_record_of_a_folder_with_random_weights_states_them_before_the_folder_is_loaded(tmp_path, workload):
+    about = Description(kind="dummy", model="qwen3-tiny", options={}, created="2026-01-01")
+    (tmp_path / DESCRIPTION).write_text(about.model_dump_json())
+    variant = {"variant.variant": "lora"} if workload == "finetune" else {}
+    job = make_job({"subject.model.id": str(tmp_path), **variant}, workload=workload)
+    assert workload_of(workload).record_fields(job)["model"].load_format == "dummy"
 
 
 def on_cpu(**changes):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.cache import expected_model
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
-from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
@@ -152,7 +152,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         if recipe.train != "lora":
             facts |= {"rank": None, "targets": None}
         return {
-            "model": ModelFacts(**job.model.model_dump()),
+            "model": expected_model(job.model, job.model),
             "variant": FinetuneVariantFacts(name=variant.name, variant=variant.variant, **facts),
         }
 
@@ -169,7 +169,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             "model": lambda record: record.model.id,
             "model revision": lambda record: record.model.revision,
             "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
-            "load_format": lambda record: record.model.load_format if record.knows_subject else None,
+            "load_format": lambda record: record.model.load_format,
         }
 
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from benchmarker.checkpoints.cache import has_random_weights
+from benchmarker.checkpoints.cache import expected_model, has_random_weights
 from benchmarker.checkpoints.files import SHIPPED, fingerprint, model_fingerprint, models_with_weights, only_shipped
 from benchmarker.core.errors import FieldError, MemoryNeededError, SpecError, UnsupportedError, did_you_mean
 from benchmarker.core.formatting import gib
@@ -199,10 +199,7 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
 def record_fields(job: GenerationJob) -> dict[str, Any]:
     variant = job.variant
     return {
-        "model": ModelFacts(
-            **{**job.model.model_dump(), "id": job.subject.model.id},
-            checkpoint=job.model.id if job.model.id != job.subject.model.id else None,
-        ),
+        "model": expected_model(job.subject.model, job.model),
         "variant": GenerationVariant(
             name=variant.name,
             quant=variant.quant,

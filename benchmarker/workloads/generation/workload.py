@@ -258,7 +258,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
             "model": lambda record: names.get(record.model.id, record.model.id),
             "model revision": revision,
             "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
-            "load_format": lambda record: record.model.load_format if record.knows_subject or record.imported else None,
+            "load_format": lambda record: record.model.load_format,
         }
 
     def row(self, fields: dict[str, Any], records: Sequence[GenerationRecord], good: Sequence[Any]) -> GenerationRow:

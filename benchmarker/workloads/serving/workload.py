@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ValidationError
 
+from benchmarker.checkpoints.cache import expected_model
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
@@ -18,7 +19,7 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.load import find_and_prepare
 from benchmarker.quantization.registry import resolved_quant
 from benchmarker.schema.base import first_problem
-from benchmarker.schema.model import AUTO, ModelFacts
+from benchmarker.schema.model import AUTO
 from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
@@ -231,13 +232,9 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         return {**point._asdict(), "dataset": dataset.label if dataset else ""}
 
     def record_fields(self, job: ServingJob) -> dict[str, Any]:
-        variant, model = job.variant, job.model
-        fields = variant.model_dump(exclude={"checkpoint", "split"})
+        variant, fields = job.variant, job.variant.model_dump(exclude={"checkpoint", "split"})
         return {
-            "model": ModelFacts(
-                **{**model.model_dump(), "id": job.subject.model.id},
-                checkpoint=model.id if model.id != job.subject.model.id else None,
-            ),
+            "model": expected_model(job.subject.model, job.model),
             "variant": ServingVariantFacts(**fields, split=variant.split if variant.gpus > 1 else None),
         }
 
@@ -266,7 +263,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             "model": lambda record: record.model.id,
             "model revision": revision,
             "model shapes (config_sha256)": lambda record: (shapes(record) or "")[:12] or None,
-            "load_format": lambda record: record.model.load_format if record.knows_subject else None,
+            "load_format": lambda record: record.model.load_format,
             "requests": lambda record: str(record.procedure.get("requests")),
             "seed of the requests": lambda record: str(record.procedure.get("seed")),
             "slo": lambda record: str(record.procedure.get("slo")),
