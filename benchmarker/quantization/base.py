@@ -111,6 +111,9 @@ def torch_gpu(device: str) -> TorchGpu | None:
     return TorchGpu(name, capability, nvidia=torch.version.hip is None)
 
 
+FP8_CAPABILITY = (8, 9)  # Lowest compute capability of NVIDIA GPUs with FP8 tensor cores.
+
+
 def check_nvidia(quant: str, device: str, capability: tuple[int, int], *, instead: str) -> None:
     """Raise DeviceError unless the device is an NVIDIA GPU with at least this compute capability."""
     gpu = torch_gpu(device)

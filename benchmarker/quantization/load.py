@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds, Silent, Target
@@ -196,9 +195,17 @@ def find_checkpoint(
     options = loader_options(variant)
     is_passed_on = is_external and loader.name in STORED_LOADERS
     packages = () if is_passed_on else loader.packages
+    target = Target(device, model.dtype)
     if not is_passed_on:
-        check_supported(loader, options, Target(device, model.dtype))
-    needs = QuantizationNeeds(packages, partial(check_stored, variant.quant), loader.packing, options)
+        check_supported(loader, options, target)
+
+    def check_found(model_id: str, config: dict[str, Any]) -> None:
+        check_stored(variant.quant, model_id, config)
+        stored = config.get("quantization_config")
+        if stored and not is_passed_on:
+            loader.check(options.model_copy(update=loader.stored_options(stored)), target)
+
+    needs = QuantizationNeeds(packages, check_found, loader.packing, options)
     return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)
 
 

@@ -15,16 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import ModelError, SpecError, UnsupportedError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
-from benchmarker.quantization.dummy_packing import (
-    AUTOROUND_PACKING,
-    COMPRESSED,
-    COMPRESSED_PACKING,
-    FP8_BLOCK,
-    FP8_PACKING,
-    SCHEMES,
-)
-from benchmarker.quantization.stored_kernels import has_fp8_blocks, multiplies_fp8_blocks, replace_stored
+from benchmarker.quantization import dummy_packing
+from benchmarker.quantization.base import FP8_CAPABILITY, FormOptions, Loaded, Loader, check_nvidia, require, torch_gpu
+from benchmarker.quantization.dummy_packing import COMPRESSED, FP8_BLOCK, SCHEMES
+from benchmarker.quantization.stored_kernels import has_fp8_blocks, lacks_fp8, multiplies_fp8_blocks, replace_stored
 from benchmarker.schema.model import QuantSpec, WeightCoverage
 
 if TYPE_CHECKING:
@@ -163,6 +157,9 @@ def _stored_loader(
         if not is_read:
             raise UnsupportedError(f"{name}: transformers does not read this format; use --engine vllm")
         gpu = torch_gpu(target.device)
+        if options.scheme == "fp8-dynamic" and lacks_fp8(gpu):
+            instead = "w8a8, and int8-dynamic of the unquantized model, run here"
+            check_nvidia(options.scheme, target.device, FP8_CAPABILITY, instead=instead)
         if gpu and not (options.scheme == "fp8" and multiplies_fp8_blocks(gpu)):
             require(name, *STORED_LOADERS[name].gpu_packages)
 
@@ -187,7 +184,7 @@ _LOADERS = (
         lambda stored: {"scheme": compressed_scheme(stored)},
         packages=(COMPRESSED,),
         unpacked_unless="W4A16, W8A8 and FP8 with a scale per row",
-        packing=COMPRESSED_PACKING,
+        packing=dummy_packing.COMPRESSED_PACKING,
     ),
     _stored_loader(
         "fp8-checkpoint",
@@ -197,7 +194,7 @@ _LOADERS = (
         gpu_packages=GPU_KERNELS,
         unpacked_unless="NVIDIA GPUs of compute capability 8.9 and above",
         bits=(8,),
-        packing=FP8_PACKING,
+        packing=dummy_packing.FP8_PACKING,
     ),
     _stored_loader(
         "autoround",
@@ -207,7 +204,7 @@ _LOADERS = (
         packages=("auto-round",),
         unpacked_unless="CPUs and GPUs",
         bits=(2, 3, 4, 8),
-        packing=AUTOROUND_PACKING,
+        packing=dummy_packing.AUTOROUND_PACKING,
     ),
     _stored_loader(
         "mxfp4",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.quantization.base import TorchGpu, torch_gpu
+from benchmarker.quantization.base import FP8_CAPABILITY, TorchGpu, torch_gpu
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +23,11 @@ FP8_BLOCK_CAPABILITY = (9, 0)  # cuBLAS has torch's block-scaled product on Hopp
 
 def multiplies_fp8_blocks(gpu: TorchGpu | None) -> bool:
     return gpu is not None and gpu.nvidia and gpu.capability == FP8_BLOCK_CAPABILITY
+
+
+def lacks_fp8(gpu: TorchGpu | None) -> bool:
+    """Return whether the device is an NVIDIA GPU for which torch has no FP8 product."""
+    return gpu is not None and gpu.nvidia and gpu.capability < FP8_CAPABILITY
 
 
 def replace_stored(model: PreTrainedModel) -> Counter[str]:
@@ -84,7 +89,7 @@ def _scaled_linear(module: Any, weights: Any, activations: Any) -> nn.Module | N
         return None
     from benchmarker.kernels.scaled_linear import ScaledLinear, multiplies_fp8
 
-    if weights.type == "float" and not multiplies_fp8(weight.device.type):
+    if weights.type == "float" and (lacks_fp8(torch_gpu(str(weight.device))) or not multiplies_fp8(weight.device.type)):
         return None
     return ScaledLinear(weight.data, module.weight_scale.data, module.bias)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.core.errors import SpecError
+from benchmarker.quantization import base
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, check_nvidia, load_by_torchao, reads_torchao
-
-CAPABILITY = (8, 9)  # Lowest compute capability with fp8 tensor cores.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Raise DeviceError without an NVIDIA GPU with fp8 tensor cores, SpecError for a dtype other than bfloat16."""
-    check_nvidia("fp8", target.device, CAPABILITY, instead="int8-dynamic runs here")
+    check_nvidia("fp8", target.device, base.FP8_CAPABILITY, instead="int8-dynamic runs here")
     if target.dtype != "bfloat16":
         # torch's GEMM with row scales returns bfloat16 only.
         raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")

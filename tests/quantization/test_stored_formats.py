@@ -11,16 +11,16 @@ from transformers.integrations.finegrained_fp8 import FP8Linear
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.core.errors import DeviceError, ModelError, SpecError
 from benchmarker.execution.jobs import make_job
 from benchmarker.quantization import stored_kernels
 from benchmarker.quantization.base import Loaded, TorchGpu
-from benchmarker.quantization.load import check_stored
+from benchmarker.quantization.load import check_stored, find_checkpoint
 from benchmarker.quantization.registry import LOADERS, stored_quant
 from benchmarker.quantization.stored_formats import compressed_scheme, packed_switch, unpacked_words
 from benchmarker.quantization.stored_kernels import has_fp8_blocks, replace_stored
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.model import ModuleWeights, WeightCoverage
+from benchmarker.schema.model import ModelSpec, ModuleWeights, QuantSpec, WeightCoverage
 from tests.loading import distance, facts_of, load, prepare
 
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
@@ -144,6 +144,33 @@ def test_fp8_blocks_run_without_a_hub_on_hopper_alone(monkeypatch, capability, c
     assert has_fp8_blocks(model)
     assert replace_stored(model) == ({"BlockScaledLinear": 1} if is_own else {})
     assert has_fp8_blocks(model) is not is_own
+
+
+def test_fp8_per_row_is_refused_before_loading_on_a_gpu_without_fp8(monkeypatch, model_folder):
+    fp8 = {"num_bits": 8, "type": "float"}
+    groups = {"group_0": {"weights": fp8, "input_activations": {**fp8, "dynamic": True}}}
+    model = ModelSpec(id=str(stored(model_folder, quant_method="compressed-tensors", config_groups=groups)))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    given = [(model, {}), (ModelSpec(id="qwen3-tiny", load_format="dummy"), {"scheme": "fp8-dynamic"})]
+    for source, options in given:
+        with pytest.raises(DeviceError) as caught:
+            find_checkpoint(source, QuantSpec(quant="compressed-tensors", options=options), device="cuda:0")
+        assert str(caught.value) == (
+            "fp8-dynamic: needs an NVIDIA GPU of compute capability 8.9; this is NVIDIA A100 (8.0). "
+            "w8a8, and int8-dynamic of the unquantized model, run here"
+        )
+
+
+@pytest.mark.parametrize(("capability", "layers"), [((8, 0), set()), ((8, 9), {"ScaledLinear"})])
+def test_fp8_layers_beside_others_stay_with_the_library_on_a_gpu_without_fp8(
+    monkeypatch, model_folder, tmp_path, capability, layers
+):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors packs the checkpoint")
+    checkpoint = prepare(compressed(model_folder, tmp_path / "packed", "FP8_DYNAMIC"), "compressed-tensors")
+    model = read_model(checkpoint, Target("cpu", "float16"), quantization=packed_switch(checkpoint.quantization))
+    monkeypatch.setattr(stored_kernels, "torch_gpu", lambda device: TorchGpu("a GPU", capability, nvidia=True))
+    assert replace_stored(model).keys() == layers
 
 
 def test_packed_zero_points_that_transformers_cannot_load_are_one_line(model_folder, tmp_path):
