@@ -259,15 +259,15 @@ def transport_error() -> type[Exception]:
 
 
 def _out_of_reach(model: ModelSpec) -> ModelError:
+    near = near_miss(model.id, shape_names(), alike=0.7)
     way_on = (
         "take --model qwen3-small, which ships with benchmarker, give a folder with --model PATH, or measure random "
         "weights of its shape with --load-format dummy"
     )
     if model.load_format == "dummy":
-        shapes = ", ".join(shape_names())
+        shapes = ", ".join(name for name in shape_names() if name != near)
         way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
-    near = near_miss(model.id, shape_names(), alike=0.7)
-    meant = f"; benchmarker ships '{near}'" if near else ""
+    meant = f"; benchmarker ships '{near}'" if near and near not in way_on else ""
     return ModelError(
         f"{model.id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
         f"and it is not in the cache{meant}; {way_on}"

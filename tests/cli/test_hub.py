@@ -193,9 +193,18 @@ def test_the_hub_cannot_be_reached(ask, tmp_path):
     assert ask(tmp_path, {}, HF_ENDPOINT="http://127.0.0.1:9") == UNREACHABLE
 
 
-def test_the_name_of_a_shipped_model_with_a_slip_is_named(ask, tmp_path):
-    said = ask(tmp_path, {"id": "qwen3-smal"}, HF_HUB_OFFLINE="1")
-    assert "not in the cache; benchmarker ships 'qwen3-small'; take --model qwen3-small" in said
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        ({"id": "qwen3-smal"}, "take --model qwen3-small, which ships with benchmarker"),
+        ({"id": "qwen3-tini"}, "benchmarker ships 'qwen3-tiny'; take --model qwen3-small, which ships"),
+        ({"id": "qwen3-smal", "load_format": "dummy"}, "benchmarker ships 'qwen3-small'; give a folder"),
+    ],
+)
+def test_the_name_of_a_shipped_model_with_a_slip_is_named_once(ask, tmp_path, model, remedy):
+    said = ask(tmp_path, model, HF_HUB_OFFLINE="1")
+    assert f"not in the cache; {remedy}" in said
+    assert said.count("qwen3-small") == 1
 
 
 def test_a_dummy_needs_the_shape_from_somewhere(ask, tmp_path):
