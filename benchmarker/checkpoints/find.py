@@ -7,6 +7,7 @@ HF_ENDPOINT and HF_HUB_OFFLINE itself; this module never handles a token.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -66,12 +67,10 @@ def find_for_quantization(
         if not is_dummy:
             needs.check_stored(model.id, config)
 
-    local = _local_folder(model)
-    if local is None:
-        folder = _download(model, check_folder, progress)
-    else:
+    local = local_folder(model)
+    if local:
         check_folder(local)
-        folder = local
+    folder = local or _download(model, check_folder, progress)
     revision = None if local else folder.name
     if not is_dummy:
         check_weights(folder)
@@ -95,7 +94,7 @@ def look_for(model: ModelSpec) -> str | None:
     if gguf := gguf_file(model):
         _gguf_checkpoint(model, gguf)
         return None
-    folder = _local_folder(model)
+    folder = local_folder(model)
     if folder is None:
         commit, is_reachable = _look_up(model)
         try:
@@ -118,7 +117,7 @@ def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
     if gguf_file(model):
         return {"quant_method": FORMAT}
     with contextlib.suppress(ModelError):
-        folder = _local_folder(model)
+        folder = local_folder(model)
         stored = (read_config(folder) if folder else _hub_config(model.id, model.revision)).get("quantization_config")
         return stored if isinstance(stored, dict) else None
     return None
@@ -149,13 +148,14 @@ def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
     return Checkpoint(path, model.id, None, dummy=False, config=config, has_gguf_tokenizer=facts.has_tokenizer)
 
 
-def _local_folder(model: ModelSpec) -> Path | None:
-    """Return the folder of a local or shipped model, or None for a hub id."""
+def local_folder(model: ModelSpec) -> Path | None:
+    """Return the folder of a local or shipped model, None for a hub id; ModelError if the folder does not exist."""
     local = Path(model.id).expanduser()
-    if local.is_dir():
+    # Unlike Path.is_dir, os.path.isdir is False for a name that is too long.
+    if os.path.isdir(local):
         _refuse_revision(model, "a folder")
         return local
-    if local.is_file():
+    if os.path.isfile(local):
         raise ModelError(
             f"{model.id}: a file; give the folder that holds the model's config and weights (or a .gguf file, for "
             "--quant gguf or --engine llama-cpp)"

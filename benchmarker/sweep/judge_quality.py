@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarker.checkpoints.find import gguf_file, local_folder
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
+from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record import Missing, RunRecord, status_words
 from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_json
 from benchmarker.schema.registry import workload_of
@@ -33,6 +35,14 @@ class Judgement:
 
     def __str__(self) -> str:
         return f"judging {', '.join(self.variants)}"
+
+
+def check_models(jobs: Iterable[Job]) -> None:
+    """Raise ModelError for a local model that does not exist."""
+    for job in jobs:
+        # The folder of a server that is already running may be on another host.
+        if isinstance(job.source, ModelSpec) and not (getattr(job.variant, "url", None) or gguf_file(job.source)):
+            local_folder(job.source)
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:

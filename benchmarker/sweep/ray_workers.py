@@ -27,7 +27,7 @@ from benchmarker.execution.jobs import write_job
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import RUN_ORDER, append_lines, write_atomically
-from benchmarker.sweep.judge_quality import Judgement, check_inputs
+from benchmarker.sweep.judge_quality import Judgement, check_inputs, check_models
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.sweep_plan import Schedule
@@ -279,6 +279,7 @@ def _read_runtime_env(path: Path | None) -> dict[str, Any] | None:
 def prepare(setting: Setting, worker: Worker) -> Result:
     (card, worker), jobs = _enter(setting, worker), list(setting.jobs.values())
     try:
+        check_models(jobs)
         check_inputs(jobs)
         commit = setting.tools.look_for(jobs[0])
         print_line = partial(setting.lines.put.remote, worker.name)

@@ -23,7 +23,7 @@ from benchmarker.schema.record_io import SWEEP_FILE, read_order, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
-from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
+from benchmarker.sweep.judge_quality import check_inputs, check_models, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.resume import ReusableCells, SweepFile, find_reusable, locked, open_folder
 from benchmarker.sweep.retries import Fault
@@ -47,6 +47,8 @@ def run_sweep(
         check_devices(request.jobs.values())
     if settings.places != sweep_plan.RAY:
         check_inputs(request.jobs.values())
+        if not settings.resume:
+            check_models(request.jobs.values())
     # On Ray, the load of the measuring hosts is unknown.
     load = 0.0 if settings.places == sweep_plan.RAY else tools.load_per_core()
     schedule = Schedule(request.jobs, shared_imports=settings.shared_imports, load_per_core=load)

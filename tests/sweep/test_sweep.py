@@ -44,6 +44,12 @@ def test_a_missing_model_is_reported_once_and_nothing_begins(tmp_path) -> None:
     assert stage.sweep(resume=True) == []
 
 
+@pytest.mark.parametrize("model", ["./nothing", "/no/such", "m" * 300])
+def test_a_folder_that_does_not_exist_is_refused_in_the_plan(tmp_path, model) -> None:
+    with pytest.raises(ModelError, match=f"^{model}: no such folder"):
+        Stage(tmp_path, model=model).sweep(dry_run=True)
+
+
 def test_names_and_options_can_be_mixed_and_options_are_parsed_once() -> None:
     arguments = ["fp16", "--runs", "3", "int8", "--no-profile", "--warmup=2", "--quiet", "results/x"]
     words, options = split_arguments(arguments, "generation")
