@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from benchmarker.cli.sweep_command import split_arguments
+from benchmarker.checkpoints.cache import DESCRIPTION, Description
+from benchmarker.cli.sweep_command import split_arguments, sweep_config
+from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
@@ -48,6 +50,20 @@ def test_a_missing_model_is_reported_once_and_nothing_begins(tmp_path) -> None:
 def test_a_folder_that_does_not_exist_is_refused_in_the_plan(tmp_path, model) -> None:
     with pytest.raises(ModelError, match=f"^{model}: no such folder"):
         Stage(tmp_path, model=model).sweep(dry_run=True)
+
+
+def test_variants_with_random_and_with_trained_weights_are_refused_in_the_plan(tmp_path) -> None:
+    about = Description(kind="dummy", model="qwen3-tiny", options={}, created="2026-01-01")
+    (tmp_path / DESCRIPTION).write_text(about.model_dump_json())
+    config = tmp_path / "config.yaml"
+    config.write_text(f"variants: [{{name: a, checkpoint: {tmp_path}}}, {{name: b, checkpoint: qwen3-small}}]")
+    with pytest.raises(SpecError) as caught:
+        sweep_config(config, [], Terminal(), Settings(dry_run=True))
+    assert str(caught.value) == (
+        "the weights of a are random, and those of b are not, so their records would not compare; "
+        "name variants of one kind"
+    )
+    assert sweep_config(config, ["a"], Terminal(), Settings(dry_run=True)) == []
 
 
 def test_names_and_options_can_be_mixed_and_options_are_parsed_once() -> None:
