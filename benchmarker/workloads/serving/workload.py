@@ -176,6 +176,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     def check(self, job: ServingJob, typed: Mapping[str, Any]) -> None:
         if typed.get("subject.model.chat_template"):
             raise SpecError("--chat-template: wraps a text, and prompts are random token ids here; leave it out")
+        if job.variant.url and typed.get("variant.engine"):
+            raise SpecError("--engine: starts a server, and --url names one that is already running; leave one out")
         if job.variant.gpus > 1 and not job.variant.url:
             engine = ENGINES[SERVERS[job.variant.engine].engine]
             from benchmarker.workloads.serving.serving_bench import form_of

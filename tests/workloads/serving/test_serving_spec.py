@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.jobs import make_job
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.serving.spec import (
@@ -54,6 +56,11 @@ def test_a_wrong_value_is_refused_with_its_place(fields, message):
     with pytest.raises(ValidationError) as refused:
         ServingExperiment.model_validate({"variants": ({"quant": "fp16"},), **fields})
     assert first_problem(refused.value, ServingExperiment).startswith(message)
+
+
+def test_an_engine_beside_the_address_of_a_running_server_is_refused():
+    with pytest.raises(SpecError, match=r"^--engine: starts a server, and --url names one that is already running"):
+        make_job({"variant.url": "http://127.0.0.1:8000", "variant.engine": "vllm"}, workload="serving")
 
 
 def test_the_command_of_one_cell_has_its_own_kind_of_load_only():
