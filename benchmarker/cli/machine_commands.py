@@ -214,7 +214,7 @@ def make_checkpoint(
     with quiet_libraries(verbose=verbose) as streams:
         terminal, found = Terminal(verbose=verbose, streams=streams), find_device(device)
         source = job.variant.model_copy(update={"quant": "fp16", "options": {}}) if method else job.variant
-        checkpoint = find_and_prepare(job.model, source, found, terminal)
+        checkpoint = find_and_prepare(job.model, source, found, terminal, is_external=True)
         target, options = Target(found.torch_name, job.model.dtype), loader_options(job.variant)
         if output is not None and method:
             quantize(method, checkpoint, target, output, terminal)

@@ -182,7 +182,7 @@ def find_checkpoint(
     """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized.
 
     Args:
-        is_external: True for an engine that reads stored formats with its own libraries.
+        is_external: True if stored formats are read elsewhere, such as by an engine with its own libraries.
     """
     loader = LOADERS[variant.quant]
     if loader.of_gguf and gguf_file(model) is None:

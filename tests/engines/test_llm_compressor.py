@@ -55,6 +55,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register_environment(LLM_COMPRESSOR, python=Path(sys.executable))
 
 
+def test_random_weights_in_the_format_of_autoround_need_no_library(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarker.quantization.base.installed_version", lambda name: None)
+    result = make("qwen3-tiny", "autoround", tmp_path / "made", "--load-format", "dummy")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "made" / "config.json").read_text())["quantization_config"]["bits"] == 4
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("quant", "shape"), [("w4a16", (64, 512)), ("awq", (64, 512)), ("fp8-dynamic", (0, 0))])
 def test_a_made_checkpoint_has_the_original_tokenizer_and_is_measured_in_its_format(tmp_path, quant, shape):
