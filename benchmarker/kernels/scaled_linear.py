@@ -1,7 +1,7 @@
 """W8A8 linear: int8 or FP8 weights with a scale per output, and activations that are quantized per row at run time.
 
-torch multiplies on tensor cores (`torch._int_mm`, `torch.nn.functional.scaled_mm`). Inductor compiles `quantized_rows`
-to one kernel, and the scaling of int8 products to another.
+torch multiplies on tensor cores (`torch._int_mm`, `_scaled_mm_v2`). Inductor compiles `quantized_rows` to one kernel,
+and the scaling of int8 products to another. `linear_dispatch` multiplies few rows by other kernels.
 
 `BlockScaledLinear` has the format of DeepSeek's FP8 checkpoints: a scale per 128 x 128 weights, and one per 128
 activations of a row. torch multiplies it on Hopper (compute capability 9.0); that call has not run on a GPU yet.
@@ -72,8 +72,20 @@ def scaled_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: 
         padded = functional.pad(codes, (0, 0, 0, FEWEST_INT8_ROWS - count)) if count < FEWEST_INT8_ROWS else codes
         return (torch._int_mm(padded, weight.t())[:count].float() * scales * weight_scale).to(dtype)
     by_row = functional.ScalingType.RowWise
-    product: Tensor = functional.scaled_mm(
-        codes, weight.t(), scales, by_row, weight_scale, by_row, output_dtype=dtype
+    return _scaled_mm(codes, weight, scales, by_row, weight_scale, by_row, dtype, fast=True)
+
+
+def _scaled_mm(
+    codes: Tensor, weight: Tensor, scales: Tensor, by: Any, weight_scale: Tensor, weight_by: Any, dtype: torch.dtype, *,
+    fast: bool = False,
+) -> Tensor:  # fmt: skip
+    """Call torch's product of FP8 numbers. torch 2.11 cannot trace its public name, `torch.nn.functional.scaled_mm`.
+
+    Args:
+        fast: Accumulate on Hopper as vLLM and torchao do: in fewer bits than 32.
+    """
+    product: Tensor = torch.ops.aten._scaled_mm_v2(
+        codes, weight.t(), [scales], [by.value], [], [weight_scale], [weight_by.value], [], None, dtype, (), fast
     )  # fmt: skip
     return product
 
@@ -111,18 +123,13 @@ def block_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: T
         weight_scale: [out / BLOCK, in / BLOCK], with columns up to a multiple of SCALES_MULTIPLE.
     """
     kinds = functional.ScalingType
-    product: Tensor = functional.scaled_mm(
-        codes,
-        weight.t(),
-        # Consecutive rows are adjacent in memory. torch also checks the stride of a dimension of size 1.
-        scales.t().contiguous().as_strided(scales.shape, (1, len(scales))),
-        kinds.BlockWise1x128,
-        weight_scale.t(),
-        kinds.BlockWise128x128,
-        # The kernel has no output in float16.
-        output_dtype=torch.bfloat16 if dtype == torch.bfloat16 else torch.float32,
-    )
-    return product.to(dtype)
+    # Consecutive rows are adjacent in memory. torch also checks the stride of a dimension of size 1.
+    by_column = scales.t().contiguous().as_strided(scales.shape, (1, len(scales)))
+    # The kernel has no output in float16.
+    output = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    return _scaled_mm(
+        codes, weight, by_column, kinds.BlockWise1x128, weight_scale.t(), kinds.BlockWise128x128, output
+    ).to(dtype)  # fmt: skip
 
 
 def dequantized_product(

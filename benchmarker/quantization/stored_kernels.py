@@ -1,9 +1,9 @@
 """Linear layers of benchmarker's own for checkpoints that transformers would unpack, or run with a hub's kernels.
 
-transformers has a kernel for FP8 weights on some GPUs. It unpacks all other schemes to 16 bits in the first forward
-pass. W4A16 layers become `Int4Linear` and W8A8 layers `ScaledLinear` here, which keep the checkpoint's bytes. Schemes
-without a layer stay with the library: other bits, static scales of activations, groups in the order of activations.
-Layers of FP8 in blocks become `BlockScaledLinear` on Hopper; transformers' own layers would download kernels.
+transformers has a layer for FP8 weights on some GPUs, which torch 2.11 cannot compile, and unpacks all other schemes to
+16 bits in the first forward pass. W4A16 layers become `Int4Linear`, and W8A8 and FP8 layers `ScaledLinear`, which keep
+the checkpoint's bytes. Schemes without a layer stay with the library: other bits, static scales of int8 activations,
+groups in the order of activations. FP8 layers in blocks become `BlockScaledLinear` on Hopper, without a hub's kernels.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ def has_fp8_blocks(model: PreTrainedModel) -> bool:
 def _own_linear(module: Any) -> nn.Module | None:
     if type(module).__name__ == "FP8Linear":
         return _block_linear(module)
+    if type(module).__name__ == "CompressedTensorsFP8Linear":
+        from benchmarker.kernels.scaled_linear import ScaledLinear
+
+        return ScaledLinear(module.weight.data, module.weight_scale.data, module.bias)
     scheme: Any = getattr(module, "quantization_scheme", None)
     weights = getattr(scheme, "weights", None)
     if weights is None or hasattr(module, "weight_g_idx"):
@@ -69,10 +73,9 @@ def _own_linear(module: Any) -> nn.Module | None:
 
 def _int4_linear(module: Any, weights: Any) -> nn.Module | None:
     is_int4 = weights.type == "int" and weights.num_bits == 4 and weights.strategy in ("group", "channel")
-    words = getattr(module, "weight_packed", None)
-    if not is_int4 or words is None or words.shape[1] * WORD_CODES != module.in_features:
-        return None
-    if module.out_features % WORD_CODES:
+    words: Any = getattr(module, "weight_packed", None)
+    fits = words is not None and words.shape[1] * WORD_CODES == module.in_features
+    if not is_int4 or not fits or module.out_features % WORD_CODES:
         return None
     from benchmarker.kernels.int4_linear import from_compressed
 

@@ -13,6 +13,7 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
 from benchmarker.execution.jobs import make_job
+from benchmarker.kernels.scaled_linear import multiplies_fp8
 from benchmarker.quantization import stored_kernels
 from benchmarker.quantization.base import Loaded, TorchGpu
 from benchmarker.quantization.load import check_stored, find_checkpoint
@@ -171,6 +172,21 @@ def test_fp8_layers_beside_others_stay_with_the_library_on_a_gpu_without_fp8(
     model = read_model(checkpoint, Target("cpu", "float16"), quantization=packed_switch(checkpoint.quantization))
     monkeypatch.setattr(stored_kernels, "torch_gpu", lambda device: TorchGpu("a GPU", capability, nvidia=True))
     assert replace_stored(model).keys() == layers
+
+
+def test_the_fp8_layer_of_transformers_becomes_one_that_torch_can_compile():
+    layers = pytest.importorskip("transformers.integrations.compressed_tensors")
+    if not multiplies_fp8("cpu"):
+        pytest.skip("torch has no FP8 product for a CPU")
+    library = layers.CompressedTensorsFP8Linear(64, 32, has_bias=True)
+    with torch.no_grad():
+        library.weight.copy_(torch.randn(32, 64) * 30)
+        library.weight_scale.uniform_(0.001, 0.01)
+        library.bias.normal_()
+    model, hidden = torch.nn.Sequential(library), torch.randn(2, 5, 64)
+    expected = library(hidden)
+    assert replace_stored(model) == {"ScaledLinear": 1}
+    assert torch.allclose(model(hidden), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_packed_zero_points_that_transformers_cannot_load_are_one_line(model_folder, tmp_path):
