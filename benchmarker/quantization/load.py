@@ -14,7 +14,7 @@ from benchmarker.core.errors import FieldError, ModelError, SpecError, Unsupport
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
 from benchmarker.quantization.registry import LOADERS, loader_options, quant_named, resolved_quant, stored_quant
-from benchmarker.quantization.stored_formats import STORED_LOADERS, QuantT, with_scheme
+from benchmarker.quantization.stored_formats import QuantT, with_scheme
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
 from benchmarker.schema.model import AUTO, LoadFacts, ModelSpec, QuantSpec
@@ -193,8 +193,7 @@ def find_checkpoint(
     if model.load_format == "dummy" and loader.stored_only and loader.packing is None:
         raise ModelError(f"{variant.quant}: random weights of {loader.summary} are not made; give a checkpoint")
     options = loader_options(variant)
-    is_passed_on = is_external and loader.name in STORED_LOADERS
-    packages = () if is_passed_on else loader.packages
+    is_passed_on = is_external and loader.stored_only is not None
     target = Target(device, model.dtype)
     if not is_passed_on:
         check_supported(loader, options, target)
@@ -205,7 +204,7 @@ def find_checkpoint(
         if stored and not is_passed_on:
             loader.check(options.model_copy(update=loader.stored_options(stored)), target)
 
-    needs = QuantizationNeeds(packages, check_found, loader.packing, options)
+    needs = QuantizationNeeds(() if is_passed_on else loader.packages, check_found, loader.packing, options)
     return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)
 
 
@@ -242,10 +241,8 @@ def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
     if not checkpoint.is_gguf or LOADERS[quant].of_gguf:
         return None
     able = next(name for name, loader in LOADERS.items() if loader.of_gguf)
-    return (
-        f"{checkpoint.model_id} is a GGUF file: --quant {able} reads it through transformers, --engine llama-cpp "
-        "through llama.cpp"
-    )
+    by = f"--quant {able} reads it through transformers, --engine llama-cpp through llama.cpp"
+    return f"{checkpoint.model_id} is a GGUF file: {by}"
 
 
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:

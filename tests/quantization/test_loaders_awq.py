@@ -14,6 +14,9 @@ from benchmarker.core.errors import BenchmarkerError, DeviceError, ModelError
 from benchmarker.quantization import awq
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.gptqmodel_kernels import linear_class_of
+from benchmarker.quantization.load import find_checkpoint
+from benchmarker.schema.model import ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, prepare
 
 GROUP = 64
@@ -126,6 +129,14 @@ def test_what_awq_cannot_take_is_one_line(folders, model, dtype, options, line):
 def test_bfloat16_on_a_gpu_is_refused_because_transformers_would_run_float16():
     with pytest.raises(BenchmarkerError, match="transformers runs it in float16 on a GPU; use --dtype float16"):
         awq.check(awq.AWQOptions(), awq.Target("cuda:0", "bfloat16"))
+
+
+def test_an_engine_with_its_own_libraries_computes_in_bfloat16(folders):
+    model = ModelSpec(id=str(folders[0]), dtype="bfloat16")
+    variant = VariantSpec(name="awq", quant="awq", engine="vllm")
+    assert find_checkpoint(model, variant, device="cuda:0", is_external=True).folder == folders[0]
+    with pytest.raises(BenchmarkerError, match="use --dtype float16"):
+        find_checkpoint(model, variant, device="cuda:0")
 
 
 def test_other_forms_name_the_one_that_reads_an_awq_checkpoint(folders):
