@@ -101,8 +101,8 @@ def is_narrow(linear: Linear) -> bool:
 
 
 def has_low_bits(weight: torch.Tensor) -> bool:
-    # torchao's int4 packs eight codes into a 32-bit word, so the element size does not reveal the bits.
-    return storage_bytes(iter([weight])) < 2 * _own_part(weight).numel()
+    # torchao's int4 packs eight codes into a 32-bit word. Fused weights share a storage.
+    return sum(part.nbytes for part in flat(weight)) < 2 * _own_part(weight).numel()
 
 
 def _own_part(weight: torch.Tensor) -> torch.Tensor:
