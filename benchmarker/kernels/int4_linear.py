@@ -67,7 +67,7 @@ def repack_awq(linear: Any) -> None:
     """Turn a 4-bit AwqTorchLinear of gptqmodel into an Int4Linear, in place."""
     linear.qweight.data = _words_of(_awq_codes(linear.qweight).t()).t().contiguous()
     linear.qzeros.data = _words_of(_awq_codes(linear.qzeros))
-    linear.__class__ = Int4Linear
+    linear.__class__ = linear.own_class = Int4Linear
 
 
 def _awq_codes(words: Tensor) -> Tensor:
