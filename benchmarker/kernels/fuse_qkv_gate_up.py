@@ -28,9 +28,11 @@ from benchmarker.kernels.linear_dispatch import (
     is_unpacked_product,
     kernel_of,
     rows_forward,
+    scaled_forward,
 )
 from benchmarker.kernels.quantized_gemm import most_packed_rows
 from benchmarker.kernels.rewritten_module import FusedLinear, FusedSlice, with_forward
+from benchmarker.kernels.scaled_linear import ScaledLinear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +44,7 @@ def fuse_linears(model: PreTrainedModel) -> list[nn.Module]:
     linears = [
         module
         for module in model.modules()
-        if is_4bit(module) or type(module).forward is rows_forward or _is_gptq(module)
+        if is_4bit(module) or type(module).forward in (rows_forward, scaled_forward) or _is_gptq(module)
     ]
     unfused = [linear for linear in linears if not hasattr(linear, "fused_slice")]
     for group in _groups_by_input(model, unfused) if len(unfused) > 1 else ():
@@ -109,7 +111,7 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 
 def _is_several(hidden: Tensor, fused: Any) -> bool:
-    if hasattr(fused, "qweight"):
+    if hasattr(fused, "qweight") or isinstance(fused, ScaledLinear):
         # Only compiled code: gptqmodel's forward would copy the words in each call.
         return is_compiled_rows(hidden)
     return is_several_queries(hidden) or is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused)
@@ -134,6 +136,11 @@ def _fuse(linears: Sequence[Any]) -> nn.Module | None:
         return None
     fused.__class__ = type(linears[0])
     fused.weight = weight
+    if isinstance(fused, ScaledLinear):
+        fused.weight_scale = torch.cat([linear.weight_scale for linear in linears], 1)
+        parts = fused.weight_scale.split([each.out_features for each in linears], 1)
+        for each, part in zip(linears, parts, strict=True):
+            each.weight_scale = part
     forms = {getattr(linear, "packed_form", None) for linear in linears}
     fused.packed_form = forms.pop() if len(forms) == 1 else None
     fused.has_gemv = all(getattr(linear, "has_gemv", True) for linear in linears)

@@ -19,6 +19,7 @@ from benchmarker.kernels.packed_weights import ONE_TILE, in_word
 from benchmarker.kernels.permute_rows import swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import are_ordered_by_kernel, packed_product, product_of_placed
 from benchmarker.kernels.rewritten_module import SwigluKernels, with_forward
+from benchmarker.kernels.scaled_linear import ScaledLinear
 
 CLOSE = 0.02  # Largest relative difference from the MLP's own forward that passes, in 16 bits.
 SCALES = (1, 16)  # Factors on the random inputs.
@@ -50,7 +51,8 @@ def _has_fused_gate(mlp: Any) -> bool:
     ):
         return False
     is_alone = gate.fused_slice.start == 0 and gate.fused_slice.fused.linear.out_features == 2 * gate.out_features
-    return bool(is_alone and gate.bias is None)
+    # The kernels would not quantize the inputs of a `ScaledLinear`.
+    return bool(is_alone and gate.bias is None and not isinstance(gate, ScaledLinear))
 
 
 def _has_gemv(mlp: Any) -> bool:
@@ -117,8 +119,6 @@ def by_operators(mlp: Any, hidden: Tensor) -> Tensor:
 
 
 def _fused(mlp: Any, hidden: Tensor) -> Tensor:
-    product = gemv_dense.gemv_swiglu(
-        hidden.flatten(), *gemv_dense.as_rows(mlp.gate_proj.fused_slice.fused.linear.weight)
-    )
+    product = gemv_dense.gemv_swiglu(hidden.flatten(), *gemv_dense.as_rows(mlp.gate_proj.fused_slice.fused.linear))
     result: Tensor = mlp.down_proj(product.view(*hidden.shape[:-1], -1))
     return result

@@ -224,7 +224,10 @@ def product_of(linears: Sequence[Any], *, biased: bool = False) -> Product | Non
     The function adds no bias. Linears may have a bias only if `biased`: the caller adds it by `GemvFusion`.
     """
     kernels = {kernel_of(linear) for linear in linears}
-    if len(kernels) > 1 or None in kernels or any((linear.bias is not None) != biased for linear in linears):
+    # `gemv_scaled` quantizes the vector, which this step does not.
+    if len(kernels) > 1 or kernels & {None, "gemv_scaled"}:
+        return None
+    if any((linear.bias is not None) != biased for linear in linears):
         return None
     if kernels == {"gemv_gptq"}:
         return _gptq(linears)
@@ -234,7 +237,7 @@ def product_of(linears: Sequence[Any], *, biased: bool = False) -> Product | Non
     if kernels == {"gemv_nf4"}:
         state = linear.weight.quant_state
         return partial(gemv_nf4.launch, packed=linear.weight, scales=state.absmax, numbers=state.code)
-    weights, scales = gemv_dense.as_rows(linear.weight)
+    weights, scales = gemv_dense.as_rows(linear)
     return partial(gemv_dense.launch, weights=weights, scales=scales)
 
 

@@ -1,4 +1,4 @@
-"""W16A16 and W8A16 GEMV: a floating-point or int8 matrix times a vector.
+"""W16A16 and W8A16 GEMV: a floating-point (16 bits or FP8) or int8 matrix times a vector.
 
 On Hopper and newer, the kernel starts while the previous kernel ends (programmatic dependent launch): it reads weights
 at once and then waits for the vector. Inductor's GEMV waits before it reads: about 3 us per kernel with idle memory.
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, store_outputs
 from benchmarker.kernels.launch_support import can_start_early, tl, triton
+from benchmarker.kernels.scaled_linear import ScaledLinear
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
@@ -27,22 +28,28 @@ def why_not(linear: Any) -> str | None:
         return "inputs that are no multiple of 16"
     if not can_start_early(weight.device):
         return "needs NVIDIA's Hopper or newer, and a Triton that is not 3.4"
-    if type(weight) is nn.Parameter:
-        is_plain = weight.is_floating_point() and weight.is_contiguous()
-        return None if is_plain else "weights that are no contiguous floating point"
-    return None if is_int8_by_row(weight) else "weights that are neither numbers nor torchao's int8 by row"
+    is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and weight.is_contiguous()
+    if is_plain or is_int8_by_row(linear):
+        return None
+    return "weights that are neither contiguous floating point nor int8 by row"
 
 
-def is_int8_by_row(weight: Any) -> bool:
-    """Return True for torchao's int8 weights with one scale per row, no zero points and unquantized activations."""
+def is_int8_by_row(linear: Any) -> bool:
+    """Return True for int8 weights with one scale per row and no zero points, of torchao or of a `ScaledLinear`."""
+    weight = linear.weight
+    if isinstance(linear, ScaledLinear):
+        return bool(weight.dtype == torch.int8 and weight.is_contiguous())
     if type(weight).__name__ != "Int8Tensor" or weight.act_quant_kwargs is not None:
         return False
     is_by_row = weight.act_pre_scale is None and weight.scale.numel() == len(weight)
     return is_by_row and bool(weight.qdata.is_contiguous())
 
 
-def as_rows(weight: Any) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix, [out, in], and the scales of its rows, [out, 1]; None for a floating-point matrix."""
+def as_rows(linear: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the matrix, [out, in], and the scales of its rows; None for a matrix without scales."""
+    if isinstance(linear, ScaledLinear):
+        return linear.weight, linear.weight_scale  # type: ignore[return-value]
+    weight = linear.weight
     return (weight.qdata, weight.scale) if hasattr(weight, "qdata") else (weight, None)
 
 
@@ -62,7 +69,7 @@ def tile_for(inputs: int, element_bytes: int, ends: GemvFusion) -> Tile:
 
 
 def _name(specialization: Any) -> str:
-    return "gemv_int8_kernel" if specialization.constants["scaled"] else "gemv_dense_kernel"
+    return "gemv_scaled_kernel" if specialization.constants["scaled"] else "gemv_dense_kernel"
 
 
 @triton.jit(repr=_name)  # type: ignore[untyped-decorator]
@@ -132,7 +139,7 @@ def launch(
     Args:
         hidden: [in].
         weights: [out, in], `in` a multiple of 16, floating point or int8. For SwiGLU: rows of gate, then rows of up.
-        scales: Scales of int8 rows, [out] or [out, 1]; else None.
+        scales: Scale of each row, with `out` elements; else None.
     """
     matrices = 2 if ends.swiglu else 1
     outputs, inputs = len(weights) // matrices, weights.shape[1]

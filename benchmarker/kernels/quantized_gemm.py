@@ -63,7 +63,7 @@ def packed_form(linear: Any) -> str | None:
             return None
         is_known = torch.equal(state.code.cpu().float(), torch.tensor(NUMBERS.get(state.quant_type, ())))
         return str(state.quant_type) if is_known else None
-    return "int8 by row" if gemv_dense.is_int8_by_row(linear.weight) else None
+    return "int8 by row" if gemv_dense.is_int8_by_row(linear) else None
 
 
 def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
@@ -117,7 +117,7 @@ def packed_tensors(linear: Any, form: str) -> tuple[Any, Any, Any]:
     if is_int4_by_group(form):
         return linear.qweight, linear.scales, linear.qzeros
     if form == "int8 by row":
-        return *gemv_dense.as_rows(linear.weight), None
+        return *gemv_dense.as_rows(linear), None
     state = linear.weight.quant_state
     return linear.weight, state.absmax, state.code
 

@@ -87,7 +87,7 @@ _RULES: tuple[tuple[Category, str], ...] = (
         r"|[nm][vx]fp4|nvf4|mxf\d)|(fp8|fp4|e4m3|e2m1|nvfp4|mxfp\d)\w*(gemm|bmm|matmul|_mm\b|moe)|(gemm|matmul|_mm"
         r"|moe)_\w*(fp8|fp4)"
         # Our own: see kernels/.
-        r"|^(gemv_(gptq|nf4|int8)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
+        r"|^(gemv_(gptq|nf4|int8|scaled)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
     ),
     ("matmul", r"^gemv_dense_kernel|^rows_kernel"),
     ("attention", r"^decode_attention_kernel|^one_query_kernel"),

@@ -155,7 +155,7 @@ def test_our_products_of_one_input_are_made_as_one_and_no_byte_is_kept_twice(
     assert (set(dict(model.named_modules())), weights_size(model)) == (names, size)
     key = attention.k_proj
     assert key.fused_slice.fused.output is None
-    own, joint = (gemv_dense.as_rows(weight)[0] for weight in (key.weight, key.fused_slice.fused.linear.weight))
+    own, joint = (gemv_dense.as_rows(linear)[0] for linear in (key, key.fused_slice.fused.linear))
     assert own.untyped_storage().data_ptr() == joint.untyped_storage().data_ptr()
     # Several queries go to each linear by itself, and find their own weights there.
     assert torch.equal(logits(model, many), expected[0])

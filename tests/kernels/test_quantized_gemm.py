@@ -4,6 +4,7 @@ The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interprete
 way that unpacks first.
 """
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,16 +19,22 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, gemv_tensor_core, optimize, prefill_gemm, quantized_gemm, restore
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
 from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.fused_decode_layer import product_of
 from benchmarker.kernels.gemm_autotune import Way
+from benchmarker.kernels.linear_dispatch import replace_linears
+from benchmarker.kernels.opaque_linear import make_opaque
 from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
 from benchmarker.kernels.permute_rows import swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
 from benchmarker.kernels.quantized_gemm_triton import tiles_for
 from benchmarker.kernels.rewritten_module import ADDED, SwigluKernels
+from benchmarker.kernels.scaled_linear import ScaledLinear
+from benchmarker.quantization.load import quantized_linears
 from tests.benchmarks.gemm_times import weights_of
 from tests.engines.test_engines_graph import Rerun
-from tests.kernels.test_kernels import unpacked
+from tests.kernels.test_kernels import counted, unpacked, weights_size
 from tests.loading import load
+from tests.quantization.test_stored_formats import compressed
 
 BATCH = 3
 
@@ -50,7 +57,11 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     monkeypatch.setattr(
         gemv_gptq,
         "why_not",
-        lambda linear: gemv_gptq.layout_reason(linear) if type(linear).__name__ == "TorchLinear" else "another class",
+        lambda linear: (
+            gemv_gptq.layout_reason(linear)
+            if type(linear).__name__ in ("TorchLinear", "Int4Linear")
+            else "another class"
+        ),
     )
     monkeypatch.setattr(quantized_gemm, "chosen", chosen)
     return made
@@ -104,6 +115,90 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
     restore(model)
     assert torch.equal(logits_of(model, ids), expected)
     assert not any(hasattr(module, name) for module in model.modules() for name in ADDED)
+
+
+@pytest.fixture
+def one_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Outputs of each product of one row, which is made by hand."""
+    made: list[int] = []
+
+    def gemv(hidden: torch.Tensor, matrix: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+        made.append(len(matrix))
+        product = matrix.float() @ hidden.float()
+        return product if scales is None else product * scales.flatten()
+
+    monkeypatch.setattr("benchmarker.kernels.gemv_dense.gemv_dense", gemv)
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("weights", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_quantized_activations_are_multiplied_by_the_kernels_for_16_bit(
+    rows: int, weights: torch.dtype, dtype: torch.dtype, as_on_hopper: list[Any], one_rows: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    torch.manual_seed(0)
+    codes = (torch.randn(64, 256) * 40).clamp(-127, 127).round().to(weights)
+    # With these scales, sums of codes exceed float16's range, and the products do not.
+    linear = ScaledLinear(codes, torch.rand(64) * 1e-3 + 3, torch.randn(64))
+    hidden = (torch.randn(1, rows, 256) * torch.tensor([0.01, 1, 3])[:rows, None]).to(dtype)
+    expected = linear(hidden)
+    assert counted(replace_linears(torch.nn.ModuleList([linear]))) == {"gemv_scaled": 1}
+    assert product_of([linear], biased=True) is None
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    made = linear(hidden)
+    assert made.dtype == dtype
+    assert float((made - expected).float().norm() / expected.float().norm()) < 2e-3 + torch.finfo(dtype).eps
+    is_packed = rows > 1 and weights == torch.int8
+    assert (as_on_hopper, one_rows) == ([("int8 by row", 64)] if is_packed else [], [64] if rows == 1 else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["W8A8", "FP8_DYNAMIC"])
+@pytest.mark.parametrize("count", [1, 5])
+def test_w8a8_layers_are_joined_and_predict_what_they_predicted(
+    model_folder, tmp_path: Path, scheme: str, count: int, as_on_hopper: list[tuple[str, int]], one_rows: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    model = load(compressed(model_folder, tmp_path / "packed", scheme), "compressed-tensors", dtype="float16").model
+    ids = torch.arange(count)[None, :] + 10
+    expected, size = logits_of(model, ids), weights_size(model)
+    replacements = optimize(model)
+    assert {one.kernel: len(one.modules) for one in replacements} == {
+        "gemv_dense": 1, "gemv_scaled": 14, "fuse_qkv_gate_up": 10,
+        **({"packed_matmul": 14} if scheme == "W8A8" else {}),
+    }  # fmt: skip
+    assert weights_size(model) == size
+    assert len(quantized_linears(model)) == 14
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    made = logits_of(model, ids)
+    assert float((made - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one product, and so are gate and up.
+    products = [128 + 2 * 64, 128, 2 * 256, 128] * 2
+    assert [outputs for outputs in one_rows if outputs != model.config.vocab_size] == (products if count == 1 else [])
+    assert [outputs for _, outputs in as_on_hopper] == (products if count > 1 and scheme == "W8A8" else [])
+    restore(model)
+    assert torch.equal(logits_of(model, ids), expected)
+
+
+@pytest.mark.slow
+def test_awqs_words_are_repacked_after_the_compiler_was_given_opaque_linears(
+    shape_folder, as_on_hopper: list[tuple[str, int]], without_compiling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(shape_folder, "awq", dtype="bfloat16", dummy=True, kernel="torch").model
+    ids = torch.arange(3)[None, :] + 10
+    expected = logits_of(model, ids)
+    make_opaque(model)
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(torch.Tensor, "is_cuda", True)
+        replaced = counted(replace_linears(model))
+    assert replaced == {"gemv_dense": 1, "gemv_gptq": 14}
+    optimize(model)
+    assert float((logits_of(model, ids) - expected).norm() / expected.norm()) < 0.03
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert float((logits_of(model, ids) - expected).norm() / expected.norm()) < 0.03
+    assert {form for form, _ in as_on_hopper} == {"int4 by group, zeros"}
 
 
 @pytest.mark.slow

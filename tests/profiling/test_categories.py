@@ -210,6 +210,7 @@ def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
         ("gemv_gptq_kernel", "quantized matmul"),
         ("gemv_nf4_kernel", "quantized matmul"),
         ("gemv_int8_kernel", "quantized matmul"),
+        ("gemv_scaled_kernel", "quantized matmul"),
         ("packed_matmul_kernel", "quantized matmul"),
         ("prompt_matmul_kernel", "quantized matmul"),
         ("matmul_4bit_kernel", "quantized matmul"),
