@@ -8,6 +8,8 @@ keeps the peak of the resident set (VmHWM), which is reset by writing 5 to clear
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +102,10 @@ class CpuDevice:
 
     def begin_growth(self) -> None:
         """Store the resident memory from which growth is counted; to be called before the model is loaded."""
+        gc.collect()
+        # Freed memory that stays in glibc's heap, such as after quantizing, would hold the model without any growth.
+        with contextlib.suppress(AttributeError, OSError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
         self._before_bytes = _status_bytes("VmRSS")
 
     def release(self) -> None: ...

@@ -89,6 +89,22 @@ def test_memory_before_the_load_is_not_counted():
     del block
 
 
+def test_growth_counts_memory_that_the_heap_had_freed_before():
+    device = CpuDevice()
+    # Each block is smaller than glibc's threshold for mmap; the last one keeps the others' memory in the heap.
+    blocks = [torch.ones(2**16, dtype=torch.uint8) for _ in range(2**10)]
+    last = blocks.pop()
+    del blocks
+    device.begin_growth()
+    device.reset_peak()
+    if device.peak_memory().resident_bytes is None:
+        pytest.skip("no /proc here")
+    blocks = [torch.ones_like(last) for _ in range(2**10)]
+    growth_bytes = device.peak_memory().growth_bytes
+    assert growth_bytes is not None
+    assert growth_bytes > 2**25, len(blocks)
+
+
 def test_growth_needs_begin_growth():
     device = CpuDevice()
     device.reset_peak()
