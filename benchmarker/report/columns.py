@@ -337,18 +337,19 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
         notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
     notes += withheld_notes(leaders)
-    headings = {ranking.rows[0].ranking.heading for ranking in rankings}
+    headings = dict.fromkeys(ranking.rows[0].ranking.heading for ranking in rankings)
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [
         Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
         Column[Ranking]("fastest", may_lead, "left"),
-        Column[Ranking](
-            headings.pop() if len(headings) == 1 else rankings[0].rows[0].ranking.shown_unit,
-            lambda ranking: pace_text(ranking.leader) if ranking.leader else MISSING,
-        ),
+        *(Column[Ranking](heading, partial(_pace_of_leader, heading)) for heading in headings),
         *(_of_leader(column) for column in by_leader),
     ]
     return Sheet("The fastest in the other cells", columns, rankings, tuple(notes))
+
+
+def _pace_of_leader(heading: str, ranking: Ranking) -> str:
+    return pace_text(ranking.leader) if ranking.leader and ranking.leader.ranking.heading == heading else MISSING
 
 
 def _of_leader(column: Column[Row]) -> Column[Ranking]:

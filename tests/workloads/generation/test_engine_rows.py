@@ -75,15 +75,19 @@ def test_a_batch_that_an_engine_prefills_in_part_while_it_decodes_is_ranked_by_t
     ) in caveats(records, comparison.rows)  # type: ignore[arg-type]
 
 
-def test_cells_ranked_by_several_rates_share_a_heading_that_is_right_for_all():
-    def measured(name: str, engine: str, shift: float):
-        cells = [cell([1.0 + size + shift], new_tokens=11, batch_size=size) for size in (1, 8, 32)]
-        return record("fp16", *cells, name=name, runtime=engine)
+def test_decode_rates_and_rates_of_whole_calls_have_a_column_each():
+    def measured(name: str, engine: str, shift: float, number: int):
+        samples = {size: (sample(1.0 + size + shift, new_tokens=11, ttft_s=1.0),) * 2 for size in (1, 8, 32)}
+        cells = [cell(samples=made, new_tokens=11, batch_size=size) for size, made in samples.items()]
+        return record("fp16", *cells, name=name, runtime=engine, round_number=number)
 
-    results = compare_records([measured("native", "native", 0.0), measured("vllm", "vllm", 0.5)])
+    engines = {"native": 0.0, "vllm": 0.5}
+    results = compare_records([measured(name, name, engines[name], number) for number in range(3) for name in engines])
     sheet = other_cells(results, max(results.measured_cells))
     assert sheet is not None
-    assert [column.heading for column in sheet.columns][2] == "tok/s"
+    rates = {column.heading: [column.text(row) for row in sheet.rows] for column in sheet.columns[2:4]}
+    # One sequence: ten steps in 1 s. Eight sequences, of which vLLM prefills some while it decodes: 88 tokens in 9 s.
+    assert rates == {"decode tok/s": ["10.00", "–"], "tok/s": ["–", "9.778"]}
 
 
 def test_engines_that_decode_all_sequences_together_are_ranked_by_the_decode_rate():
