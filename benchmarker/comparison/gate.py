@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.comparable import between_inputs, between_records, check_workload, circumstances, refusal
+from benchmarker.comparison.comparable import (
+    OPTIONAL,
+    between_inputs,
+    between_records,
+    check_workload,
+    circumstances,
+    refusal,
+)
 from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row, number_text, with_ends
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
@@ -93,6 +100,7 @@ def what_changed(
     # Other variants use other libraries.
     compared = [[each for each in side if each.variant.name in common] or side for side in (before, after)]
     sides = {field: tuple(_values(side, value_of) for side in compared) for field, value_of in fields.items()}
+    sides = {field: values for field, values in sides.items() if field not in OPTIONAL or "unknown" not in values}
     for name in sorted(common):
         sides |= {f"{field} of {name}": (old, now[name][field]) for field, old in was[name].items()}
     first, second = names

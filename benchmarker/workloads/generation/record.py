@@ -180,7 +180,7 @@ class GenerationRecord(RunRecord):
 
     @property
     def knows_subject(self) -> bool:
-        return self.load is not None
+        return self.load is not None or any(cell.status == "ok" for cell in self.cells)
 
     @property
     def subject_name(self) -> str:
