@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import re
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -159,8 +160,16 @@ def model_errors(problem: str) -> Iterator[None]:
 
     try:
         yield
-    except (StrictDataclassError, ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
-        raise ModelError(f"{problem}: {' '.join(str(error).split())[:200]}") from error
+    except StrictDataclassError as error:
+        raise ModelError(f"{problem}: its config.json is invalid: {_reason(error.__cause__ or error)}") from error
+    except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
+        raise ModelError(f"{problem}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    if "trust_remote_code=True" in str(error):
+        return "it needs Python code from its repository; read that code, then give run --trust-remote-code"
+    return textwrap.shorten(str(error), 300, placeholder=" …")
 
 
 @contextlib.contextmanager
@@ -193,7 +202,7 @@ ERRORS_OF_FILES = (
     "Unrecognized configuration class",
     "Unrecognized model",
     "ignore_mismatched_sizes",
-    "requires you to execute the",
+    "trust_remote_code=True",
     "is not supported yet",
 )
 """Texts in transformers' error messages that identify a faulty or unsupported checkpoint."""
@@ -268,8 +277,7 @@ def read_model(
                 f"{checkpoint.model_id}: its tensors have other shapes than its config.json states; "
                 "--verbose lists them"
             ) from error
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {reason[:300]}") from error
+        raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {_reason(error)}") from error
     model: PreTrainedModel = loaded[0]
     missing = sorted(key for key in loaded[1]["missing_keys"] if key.rpartition(".")[2] not in not_stored)
     if missing:

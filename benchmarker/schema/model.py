@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -21,13 +22,16 @@ class ModelSpec(Plain):
     dtype: DType = "float16"
     """Type of unquantized weights."""
     trust_remote_code: bool = False
-    """Run Python from the model's repository. Requires a revision of 40 hex digits, so that the code cannot change."""
+    """Run Python from the model's repository. Of the hub it requires a revision of 40 hex digits, so that the code
+    cannot change."""
     chat_template: bool = False
     """Wrap text prompts in the model's own chat template."""
 
     @model_validator(mode="after")
     def _pin_remote_code(self) -> Self:
-        if self.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
+        # The record has a hash of a local folder's code.
+        is_pinned = re.fullmatch(r"[0-9a-f]{40}", self.revision or "") or Path(self.id).is_dir()
+        if self.trust_remote_code and not is_pinned:
             raise ValueError(
                 "trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned"
             )

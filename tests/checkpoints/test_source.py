@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import tokenizer_hashes
-from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, shapes_sha256
+from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model, shapes_sha256
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
@@ -180,6 +181,19 @@ def test_an_architecture_that_transformers_does_not_know(model_folder):
         f"{model_folder}: transformers cannot build this model: The checkpoint you are trying to load has model type "
         "`qwen99` but Transformers does not recognize this architecture."
     )
+
+
+def test_code_in_a_folder_needs_the_users_trust_and_no_revision(model_folder):
+    config = json.loads((model_folder / "config.json").read_text())
+    code = {"AutoConfig": "of_its_own.OwnConfig", "AutoModelForCausalLM": "of_its_own.OwnModel"}
+    (model_folder / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": code}))
+    with pytest.raises(ModelError) as caught:
+        read_model(find(model_folder), Target("cpu", "float16"))
+    assert str(caught.value) == (
+        f"{model_folder}: cannot be loaded: it needs Python code from its repository; read that code, then give run "
+        "--trust-remote-code"
+    )
+    assert ModelSpec(id=str(model_folder), trust_remote_code=True).revision is None
 
 
 def test_the_tokenizer_is_the_checkpoints_own(model_folder):

@@ -384,6 +384,9 @@ def test_the_command_names_the_checkpoint_and_is_left_out_for_a_folder_of_random
     # `generate` needs a tokenizer.
     unreadable = compared(tmp_path / "ids", record("fp16", cell([1.0], prompt_source=NO_TOKENIZER), model=made))
     assert not any(line.startswith("Run it") for line in lines_of(unreadable))
+    # `generate` runs no code of a model's repository.
+    own_code = compared(tmp_path / "own", record("fp16", model={"id": "/models/own", "trust_remote_code": True}))
+    assert not any(line.startswith("Run it") for line in lines_of(own_code))
     packed = compared(tmp_path / "packed", record("fp16", model={**made, "checkpoint": "/models/packed"}))
     assert lines_of(packed)[-1].startswith("Run it: `benchmarker generate --model /models/packed --quant fp16")
 

@@ -156,7 +156,7 @@ def test_an_engine_in_its_own_process_has_no_floor_for_a_mixture_of_experts() ->
 
 def test_a_config_that_the_library_refuses_has_one_line() -> None:
     with (
-        pytest.raises(ModelError, match="cannot be read: Class validation error") as refused,
+        pytest.raises(ModelError, match=r"cannot be read: its config\.json is invalid: The `layer_types`") as refused,
         model_errors("cannot be read"),
     ):
         LlamaConfig(num_hidden_layers=1, layer_types=["warp_attention"])
