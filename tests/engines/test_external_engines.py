@@ -9,17 +9,20 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from benchmarker.checkpoints import gguf_file
-from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.external import environment_install, environments
+from benchmarker.engines.external import environment_install, environments, llama_cpp
 from benchmarker.engines.external.checkpoint_engine import contradiction
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environment_install import (
@@ -373,6 +376,30 @@ def test_llama_cpp_takes_plain_qwen3_and_says_what_to_do_with_the_rest(tmp_path)
     assert "convert_hf_to_gguf.py" in (engine.why_not_taken(form, checkpoint(tmp_path, model_type="mamba")) or "")
     assert "--engine-option gguf=" in (engine.why_not_taken(replace(form, quant="int8"), checkpoint(tmp_path)) or "")
     assert (gpu_layers(LlamaCppOptions(), "cpu"), gpu_layers(LlamaCppOptions(), "cuda")) == (0, 999)
+
+
+def test_llama_cpp_has_the_threads_of_torchs_engines_on_a_cpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(LlamaCppEngine, "gguf_path", lambda *_: tmp_path / "model.gguf")
+    monkeypatch.setattr(llama_cpp, "gguf_facts", MagicMock())
+    threads = [
+        LlamaCppEngine().arguments(checkpoint(tmp_path), form, CpuDevice(), MagicMock(), Silent())[0]["threads"]
+        for form in (Form("fp16", Options(), "float16", LlamaCppOptions(threads=chosen)) for chosen in (None, 2))
+    ]
+    assert threads == [3, 2]
+
+
+def test_an_engine_on_a_cpu_starts_with_the_threads_of_torchs_engines(tmp_path, monkeypatch):
+    program = tmp_path / "driver.py"
+    program.write_text(FAKE.replace('{"threads": 2}', '{"threads": os.environ["OMP_NUM_THREADS"]}'))
+    command = [sys.executable, "-S", "-I", str(DRIVERS / "driver_loop.py"), str(program)]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    answers = {"marker": SimpleNamespace(name="fake"), "command": command, "arguments": ({}, {})}
+    for name, answer in (answers | {"prove": None, "loaded": None}).items():
+        monkeypatch.setattr(VllmEngine, name, lambda *_, answer=answer, **__: answer)
+    form = Form("fp16", Options(), "float16", VllmOptions())
+    with VllmEngine().open(checkpoint(tmp_path), form, CpuDevice(), Silent()) as opened:
+        assert opened.external_facts().settings == {"threads": "3"}
 
 
 def test_what_an_engine_lacks_is_said_before_anything_runs(monkeypatch):

@@ -73,6 +73,8 @@ class ExternalEngine(Engine):
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:
+        import torch
+
         if device.kind == "rocm":
             raise EngineError(f"{self.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
         marker = self.marker(device.kind)
@@ -81,7 +83,9 @@ class ExternalEngine(Engine):
         memory = DeviceMemory(device) if device.kind != "cpu" else None
         if memory and memory.before_bytes is None:
             raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
-        with closing(Driver(self.name, self.command(marker), on_gpu=memory is not None)) as driver:
+        # A record states one number of threads, and the rows of a table compare by it.
+        variables = {} if memory else {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+        with closing(Driver(self.name, self.command(marker), on_gpu=bool(memory), variables=variables)) as driver:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
                 name=self.name,

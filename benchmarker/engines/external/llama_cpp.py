@@ -29,7 +29,7 @@ class LlamaCppOptions(Options):
     gguf: GgufForm = "F16"
     """Quantization of the GGUF file that is made from a checkpoint. A GGUF file given as --model is used unchanged."""
     threads: int | None = Field(default=None, gt=0)
-    """Number of threads. Default: the number of physical cores, as in llama-bench."""
+    """Number of threads. Default: on a CPU that of torch's engines, else the number of physical cores."""
     gpu_layers: int | None = Field(default=None, ge=0)
     """Number of layers on the GPU. Default: all."""
     flash_attention: bool = True
@@ -62,9 +62,11 @@ class LlamaCppEngine(ExternalEngine):
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        import torch
+
         options = form.engine_options
         assert isinstance(options, LlamaCppOptions)
-        threads = options.threads or physical_cores()
+        threads = options.threads or (torch.get_num_threads() if device.kind == "cpu" else physical_cores())
         path = self.gguf_path(checkpoint, options.gguf, marker, threads, progress)
         facts = gguf_facts(path)
         arguments = {
