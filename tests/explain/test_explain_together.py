@@ -14,7 +14,7 @@ from benchmarker.report.html.page import to_html
 from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.reading.limit_tables import Cost, break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
-from tests.explained import FP16, INT8, INT8_LOAD, run
+from tests.explained import FP16, INT8, INT8_LOAD, LIMITS, run
 from tests.records import cell, compare_records, load, missing, record, save
 
 
@@ -130,6 +130,12 @@ def test_an_engine_elsewhere_without_bytes_says_whose_time_it_is(tmp_path) -> No
     assert "a token takes 28.0 ms; what it reads is not known; the engine's own clock says the same within 1.2 %" in (
         done.output
     )
+
+
+def test_an_engine_elsewhere_is_compared_with_the_measured_bandwidth(tmp_path) -> None:
+    measured = record("fp16", runtime="llama-cpp", limits=LIMITS)
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, measured))])
+    assert "reads 8.04 GB of weights, 287 GB/s; the device's bandwidth is 3000 GB/s." in done.output
 
 
 def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:

@@ -61,7 +61,8 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
     why = why_no_profile(records)
-    allows = _allows(row, why, has_unknown_bytes=unknown) + _own_clock(records) if row else None
+    limits = next((record.limits for record in records if record.limits), None)
+    allows = _allows(row, why, limits, has_unknown_bytes=unknown) + _own_clock(records) if row else None
     return NotExplained(name, f"no profile ({why})", proof, allows, row.mbu if row else None)
 
 
@@ -191,7 +192,7 @@ def _own_clock(records: Sequence[GenerationRecord]) -> str:
     )
 
 
-def _allows(row: Row, why: str, *, has_unknown_bytes: bool) -> str:
+def _allows(row: Row, why: str, limits: Limits | None, *, has_unknown_bytes: bool) -> str:
     """Return a conclusion from the time and the bytes of a token that was not profiled."""
     assert row.tpot is not None
     where = f"not profiled ({plain_line(why, longest=300)}): at {cell_words(row.cell)}"
@@ -206,9 +207,10 @@ def _allows(row: Row, why: str, *, has_unknown_bytes: bool) -> str:
     if row.weight_bytes is None or has_unknown_bytes:
         return f"{where}, a token takes {ms(row.tpot.value)}; what it reads is not known"
     rate = significant(row.weight_bytes / row.tpot.value / 1e9, 3)
+    bandwidth = f"is {significant(limits.bytes_per_s / 1e9, 3)} GB/s" if limits else "was not measured"
     return (
         f"{where}, a token takes {ms(row.tpot.value)} and reads {row.weight_bytes / 1e9:.3g} GB of weights, "
-        f"{rate} GB/s; the device's bandwidth was not measured"
+        f"{rate} GB/s; the device's bandwidth {bandwidth}"
     )
 
 
