@@ -124,8 +124,8 @@ def test_a_rows_kernels_and_settings_are_one_line():
     records = [record("gptq", name=name, runtime="vllm", engine=engine) for name in ("vllm a", "vllm b")]
     (line,) = [line for line in caveats(records, compare_records(records).rows) if "ran with" in line]  # type: ignore[arg-type]
     assert line == (
-        "vllm a, vllm b: ran with MacheteLinearKernel in 144 linears, FlashAttentionImpl (FA3), dtype=float16, "
-        "cudagraph_mode=FULL, async_scheduling=True, max_num_seqs=128."
+        "vllm a, vllm b: ran with version 0.24.0, MacheteLinearKernel in 144 linears, FlashAttentionImpl (FA3), "
+        "dtype=float16, cudagraph_mode=FULL, async_scheduling=True, max_num_seqs=128."
     )
 
 

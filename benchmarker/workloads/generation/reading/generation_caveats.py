@@ -212,11 +212,11 @@ SHOWN_SETTINGS = (
 
 
 def settings_note(facts: ExternalFacts) -> str:
-    """Return a line with the kernels and settings of an engine."""
+    """Return a line with the version, the kernels and the settings of an engine."""
     kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
     given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
     parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
-    return f"ran with {', '.join(parts)}" if parts else ""
+    return ", ".join([f"ran with version {facts.version}", *parts])
 
 
 def external_notes(facts: ExternalFacts) -> list[str]:
@@ -251,8 +251,8 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
 def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes: dict[str, list[str]] = defaultdict(list)
     for record in records:
-        if record.engine and record.engine.external and (note := settings_note(record.engine.external)):
-            notes[note].append(record.variant.name)
+        if record.engine and record.engine.external:
+            notes[settings_note(record.engine.external)].append(record.variant.name)
     lines = [(names(dict.fromkeys(variants)), note) for note, variants in notes.items()]
     return [f"{variants}: {plain_line(note, longest=REASON_LENGTH)}." for variants, note in lines]
 
