@@ -14,6 +14,7 @@ from benchmarker.core.stats import Estimate, Ratio
         (7.59 * GIB, "7.59 GiB"),
         (8_044_936_192, "7.49 GiB"),
         (3.2 * 2**20, "3.2 MiB"),
+        (0.08 * GIB, "81.9 MiB"),
         (0, "0.0 MiB"),
         (None, "–"),
     ],
