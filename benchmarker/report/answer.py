@@ -57,7 +57,7 @@ def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
     for name in others:
         changes = [(row.name_in_sweep, row.change) for row in ranking.rows if row.sweep == name and row.change]
         words = (f"{plain_line(variant)} {with_verdict(change)}" for variant, change in changes)
-        sentence = "; ".join(words) or f"no cell was measured in both; {code('--pool')} makes one table of all"
+        sentence = "; ".join(words) or f"no variant has a number in both; {code('--pool')} makes one table of all"
         sentences.append(f"From {plain_line(first)} to {plain_line(name)}: {sentence}.")
     return tuple(sentences)
 

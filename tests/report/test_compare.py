@@ -331,6 +331,14 @@ def test_two_sweeps_are_kept_apart_and_each_variant_is_compared_with_its_earlier
     assert lines[2].startswith("From before to after: int8 1.25x [")
 
 
+def test_two_sweeps_of_other_variants_in_the_same_cell_have_no_variant_in_common(tmp_path):
+    for name, quant in (("before", "int8"), ("after", "gptq")):
+        save(tmp_path / name, *rounds(quant, [1.0, 1.01, 0.99], sweep=name))
+    comparison = compare([tmp_path / "before", tmp_path / "after"])
+    lines = [unmarked(line) for line in answer(comparison, ranking_of(comparison))]
+    assert lines[2].startswith("From before to after: no variant has a number in both; ")
+
+
 def test_the_column_of_changes_names_the_first_folder_even_if_a_new_variant_leads(tmp_path):
     folders = before_and_after(tmp_path)
     save(folders[1] / "gptq", *rounds("gptq", [0.5, 0.51, 0.49], sweep="after"))
