@@ -206,7 +206,7 @@ def test_native_leaves_the_prompt_of_a_window_to_the_library_with_the_reason() -
 def test_eager_refuses_a_depth_in_windows_before_it_fills_them() -> None:
     model = random_model("mistral")
     model.forward = None
-    with pytest.raises(UnsupportedError, match="a depth in a cache of DynamicSlidingWindowLayer is not written yet"):
+    with pytest.raises(UnsupportedError, match="not a DynamicSlidingWindowLayer; leave it out"):
         EagerDecoder(model, CpuDevice()).generate(prompt(), 2, context=torch.ones(2, 20, dtype=torch.int64))
 
 

@@ -154,7 +154,7 @@ class EagerDecoder(TorchDecoder):
             cache = growing_cache(self.model)
             for kind in (type(layer).__name__ for layer in cache.layers):
                 if kind != "DynamicLayer":
-                    raise UnsupportedError(f"a depth in a cache of {kind} is not written yet")
+                    raise UnsupportedError(f"--depth takes layers of full attention alone, not a {kind}; leave it out")
             self._fill(cache, context)
             self._cache, self._cached_context = cache, context
         parts: list[Any] = self._cache.layers
