@@ -131,6 +131,7 @@ NAMES = {
         "_C::scaled_fp4_quant",
         "void transformer_engine::cast_transpose_fused_kernel_notaligned<true, false>",
         "torchao::quantize_affine",
+        "torchao::choose_qparams_affine",
         "void quantize_mmq_q8_1<(mmq_q8_1_ds_layout)0>(float const*, int const*)",
         "quantize_q8_1",
         "void kQuantizeBlockwise<__half, 4096, 4, 0, 0>",
