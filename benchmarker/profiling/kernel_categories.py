@@ -68,9 +68,9 @@ _RULES: tuple[tuple[Category, str], ...] = (
     (
         "copy/cast",
         r"(per_token|per_tensor|per_block|group|dynamic|static|scaled|mul)_\w*quant(?!\w*(gemm|_mm|matmul))"
-        r"|quant_deep_gemm|(?<!de)quantize_(affine|q8_1|mmq)|choose_qparams|kQuantize|kInt8VectorQuant|int8_vectorwise_quant"
-        r"|cvt_fp16_to_fp4|cast_transpose|cast_(fp8|mxfp8|nvfp4)|scaled_fp[48]_quant|fp4_quant(?!\w*gemm)"
-        r"|quantize_(nvfp4|mxfp\d)|(?<!de)fp8_quant|quantize_transpose|scale_1x128|hadamard",
+        r"|quant_deep_gemm|(?<!de)quantize_(affine|q8_1|mmq)|choose_qparams|kQuantize|kInt8VectorQuant"
+        r"|int8_vectorwise_quant|cvt_fp16_to_fp4|cast_transpose|cast_(fp8|mxfp8|nvfp4)|scaled_fp[48]_quant"
+        r"|fp4_quant(?!\w*gemm)|quantize_(nvfp4|mxfp\d)|(?<!de)fp8_quant|quantize_transpose|scale_1x128|hadamard",
     ),
     # bitsandbytes, torchao, ExLlama, Marlin, Machete, AllSpark, Humming, AWQ, GemLite, llama.cpp, DeepGEMM, AITER.
     (
