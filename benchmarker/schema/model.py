@@ -22,8 +22,7 @@ class ModelSpec(Plain):
     dtype: DType = "float16"
     """Type of unquantized weights."""
     trust_remote_code: bool = False
-    """Run Python from the model's repository. Of the hub it requires a revision of 40 hex digits, so that the code
-    cannot change."""
+    """Run Python from the model's repository. A hub id requires a revision of 40 hex digits, to pin the code."""
     chat_template: bool = False
     """Wrap text prompts in the model's own chat template."""
 

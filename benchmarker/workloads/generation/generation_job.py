@@ -83,8 +83,6 @@ def runs_in_generate(variant: GenerationVariant, model: ModelFacts) -> bool:
     """Return True if `benchmarker generate` can run this variant and the weights that it loads are not random."""
     model_id = model.checkpoint or model.id
     has_weights = not only_shipped(model_id) or model_id in models_with_weights()
-    if model.trust_remote_code:  # `generate` has no such option.
-        return False
     # `generate` loads the real weights of a hub id that was measured with dummy ones; a folder or format may have none.
     stored_only = {name for name, loader in LOADERS.items() if loader.stored_only}
     is_random = variant.quant in stored_only or (model.files_sha256 is not None and model_id not in SHIPPED)

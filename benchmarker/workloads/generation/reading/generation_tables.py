@@ -211,11 +211,11 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
     Return '' for an external engine, for several GPUs, for an imported record, for random weights of a folder, a shape
-    or a format that only checkpoints have, and for a model without a tokenizer.
+    or a format that only checkpoints have, for code of a model's repository, and for a model without a tokenizer.
     """
     first = records[0]
     model_id = first.model.checkpoint or first.model.id
-    can_run = runs_in_generate(first.variant, first.model)
+    can_run = runs_in_generate(first.variant, first.model) and not first.model.trust_remote_code
     can_run &= first.model.load_format == "dummy" or not first.cells or first.cells[0].prompt_source != NO_TOKENIZER
     if not can_run or first.variant.gpus > 1 or first.imported:
         return ""
