@@ -57,8 +57,7 @@ class Entry:
 def cache_folder() -> Path:
     if chosen := os.environ.get("BENCHMARKER_CACHE"):
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "benchmarker"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "benchmarker"
 
 
 def key_of(parts: dict[str, Any]) -> str:

@@ -182,8 +182,7 @@ def read_job_file(path: Path) -> Job:
         # The validation refuses text that is no JSON object.
         with contextlib.suppress(ValueError, AttributeError):
             name = str(json.loads(text).get("workload", name))
-        kind = workload_of(name).job
-        return kind.model_validate_json(text)
+        return workload_of(name).job.model_validate_json(text)
     except OSError as error:
         problem = read_problem(f"--job {path}", error)
     except SpecError as error:

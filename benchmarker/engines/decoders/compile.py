@@ -298,8 +298,7 @@ def kernels_timed_alone() -> Iterator[None]:
     attributes = dict(vars(timer))
     if isinstance(timer, benchmarking.InductorBenchmarker):
         vars(timer).update(
-            L2_cache_size=timer.L2_cache_size * TIMES_THE_CACHE,
-            benchmark_gpu=partial(timer.benchmark_gpu, **REPEATS),
+            L2_cache_size=timer.L2_cache_size * TIMES_THE_CACHE, benchmark_gpu=partial(timer.benchmark_gpu, **REPEATS)
         )
     try:
         yield

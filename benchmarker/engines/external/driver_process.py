@@ -45,12 +45,7 @@ class DriverError(BenchmarkerError):
 
 class Driver:
     def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        on_gpu: bool = False,
-        variables: Mapping[str, str] | None = None,
+        self, name: str, command: Sequence[str], *, on_gpu: bool = False, variables: Mapping[str, str] | None = None
     ) -> None:
         self._name = name
         self._on_gpu = on_gpu

@@ -205,8 +205,7 @@ def variants_with_kernel(kernels: Sequence[SeenKernel], kind: Kind) -> tuple[str
         for name, implementation in VARIANTS.items()
         if implementation.kernels.get(kind) and implementation.matches((kernel.name for kernel in kernels), kind)
     ]
-    fused = [name for name in matching if name not in ("naive", "math")]
-    return tuple(fused or matching)
+    return tuple([name for name in matching if name not in ("naive", "math")] or matching)
 
 
 def _is_import_path(name: str) -> bool:

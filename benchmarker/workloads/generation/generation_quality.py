@@ -132,12 +132,7 @@ def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | No
 
 
 def judged(
-    job: GenerationJob,
-    plan: Plan | None,
-    subject: Subject,
-    tokenizer: Any | None,
-    device: Device,
-    terminal: Terminal,
+    job: GenerationJob, plan: Plan | None, subject: Subject, tokenizer: Any | None, device: Device, terminal: Terminal
 ) -> dict[str, Any]:
     """Return the record's fields of quality and tasks, or the reasons why they are missing. Releases `subject`."""
     fields: dict[str, Any] = {}

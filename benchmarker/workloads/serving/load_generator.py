@@ -88,9 +88,7 @@ def load_of(answer: dict[str, Any], new_tokens: int) -> Load:
         del columns["requested_tokens"]
     classes = Counter(round(itl_s / ITL_STEP_S) for itls_s in answer["itls"] for itl_s in itls_s)
     return measured_load(
-        itl_steps=tuple(sorted(classes)),
-        itl_counts=tuple(classes[step] for step in sorted(classes)),
-        **columns,
+        itl_steps=tuple(sorted(classes)), itl_counts=tuple(classes[step] for step in sorted(classes)), **columns
     )
 
 

@@ -211,8 +211,10 @@ SHOWN_SETTINGS = (
 """Names of the engine settings that notes show, because they affect the speed."""
 
 
-def settings_note(facts: ExternalFacts) -> str:
-    """Return a line with the version, the kernels and the settings of an engine."""
+def settings_note(record: GenerationRecord) -> str | None:
+    """Return a line with the version, the kernels and the settings of an external engine."""
+    if record.engine is None or (facts := record.engine.external) is None:
+        return None
     kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
     given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
     parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
@@ -245,16 +247,9 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
     lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=REASON_LENGTH)}" for record, note in notes]
-    return [*dict.fromkeys(lines), *_settings_notes(records), *choosing_notes(records)]
-
-
-def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
-    notes: dict[str, list[str]] = defaultdict(list)
-    for record in records:
-        if record.engine and record.engine.external:
-            notes[settings_note(record.engine.external)].append(record.variant.name)
-    lines = [(names(dict.fromkeys(variants)), note) for note, variants in notes.items()]
-    return [f"{variants}: {plain_line(note, longest=REASON_LENGTH)}." for variants, note in lines]
+    settings = variants_by(records, settings_note)
+    lines += [f"{names(variants)}: {plain_line(note, longest=REASON_LENGTH)}." for note, variants in settings.items()]
+    return [*dict.fromkeys(lines), *choosing_notes(records)]
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
