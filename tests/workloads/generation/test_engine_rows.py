@@ -129,6 +129,12 @@ def test_a_rows_kernels_and_settings_are_one_line():
     )
 
 
+def test_the_reserve_of_an_engine_is_part_of_its_peak_on_a_cpu_alone():
+    assert external_notes(FACTS)[0].startswith(
+        "50.00 GiB are reserved for its KV cache, which its peak contains on a CPU and not on a GPU; "
+    )
+
+
 def test_a_difference_of_clocks_names_the_time_and_the_reason():
     facts = FACTS.model_copy(update={"disagreement": 0.14, "ttft_disagreement": 0.14, "tpot_disagreement": 0.001})
     assert external_notes(facts)[-1] == (

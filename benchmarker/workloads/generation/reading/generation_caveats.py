@@ -228,8 +228,8 @@ def external_notes(facts: ExternalFacts) -> list[str]:
         notes.append(facts.fallback)
     if facts.kv_cache_bytes:
         notes.append(
-            f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and are no part of its peak on a GPU; the "
-            "peaks of engines without a reserve contain their KV cache"
+            f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, which its peak contains on a CPU and not on a "
+            "GPU; the peaks of engines without a reserve contain their KV cache"
         )
     if facts.times_disagree and facts.disagreement is not None:
         shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
