@@ -38,6 +38,8 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
     times = {field: times_by_round(records, shape, field) for field in ("latency_s", "ttft_s", "tpot_s")}
     latency_s, ttft_s, tpot_s = map(centre, times.values())
     loads = [record["load"] for record in records if record["load"]]
+    # Of packed weights an engine counts the bytes, and not the parameters.
+    externals = [facts for record in records if (facts := (record["engine"] or {}).get("external"))]
     peaks = [_peak(cell) for record in records if (cell := _cell(record, shape)) and cell["samples"]]
     setups = [record["engine"]["setup_s"] for record in records if record["engine"]]
     setups = [setup_s for setup_s in setups if setup_s is not None]
@@ -48,7 +50,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
         "tokens_per_s": None if latency_s is None else new_tokens * batch_size / latency_s,
         "decode_tokens_per_s": None if tpot_s is None else batch_size / tpot_s,
         "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),
-        "weight_bytes": max((load["weight_bytes"] for load in loads), default=None),
+        "weight_bytes": max((one["weight_bytes"] for one in loads or externals if one["weight_bytes"]), default=None),
         "bits_per_weight": max((8 * load["weight_bytes"] / load["parameters"] for load in loads), default=None),
         "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
         "setup_s": float(np.median(setups)) if setups else None,
