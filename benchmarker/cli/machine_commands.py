@@ -269,10 +269,12 @@ def list_engines() -> None:
     """
     from benchmarker.engines.external.environments import environment_states, environments_folder
 
+    terminal = Terminal()
     for state in environment_states():
-        size = gib(state.size_bytes) if state.folder.exists() and not state.is_registered else ""
-        typer.echo(f"{state.spec.name:15} {state.words:24} {size:>10}  {state.spec.summary}; {state.spec.was_run}")
-    typer.echo(f"in {environments_folder()}")
+        size = f", {gib(state.size_bytes)}" if state.folder.exists() and not state.is_registered else ""
+        terminal.note(f"{state.spec.name:18} {state.words}{size}")
+        terminal.note(f"  {state.spec.summary}; {state.spec.was_run}")
+    terminal.note(f"in {environments_folder()}")
 
 
 @engines.command("remove")
