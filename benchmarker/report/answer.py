@@ -34,18 +34,18 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if (leader := ranking.leader) is None:
         return _undecided(results, ranking, ranking.fastest, where)
     name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
-    in_rate, of_calls = _rate_only(ranking)
+    _, of_calls = _rate_only(ranking)
     if not ranking.rivals:
         first = f"{name}: {rate}."
     elif ranking.same:
         others = listed(row.label for row in contenders(ranking)[1:])
         within = percent(SAME_WITHIN, places=0)
-        first = f"{name} is best{in_rate}: {rate}; as fast as {others} within {within}, in least memory."
+        first = f"{name} is best: {rate}; as fast as {others} within {within}, in least memory."
     else:
         second = ranking.rivals[0].row
         rate_of_second = "" if second.is_withheld else f", {_rate(second)}"
         following = "" if ranking.named is second else f"; next is {plain_line(second.label)}{rate_of_second}"
-        first = f"{name} is fastest{in_rate}: {rate}{following}."
+        first = f"{name} is fastest: {rate}{following}."
     doubt = " Other programs disturbed it: its times may be too long." if DISTURBING & {*leader.flags} else ""
     return (f"{where}{first}{of_calls}{doubt}", *_rest_of_answer(results, ranking, leader))
 
@@ -136,7 +136,8 @@ def _to_decide(results: Results, ranking: Ranking) -> str:
 
 
 def _rate(row: Row) -> str:
-    return f"{pace_text(row)} {row.ranking.shown_unit}"
+    metric = row.ranking
+    return f"{pace_text(row)} {metric.heading if metric.heading.endswith('/s') else metric.shown_unit}"
 
 
 def _costs(row: Row, named: Row | None) -> str:

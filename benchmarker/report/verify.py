@@ -272,7 +272,7 @@ def _printed_checks(
         return
     lines = [unmarked(line) for line in answer(results, ranking)]
     after_name = lines[0].partition(leader.label)[2]
-    if match := re.search(rf"{NUMBER} {re.escape(metric.shown_unit)}", after_name):
+    if match := re.search(rf"{NUMBER} (?:[a-z]+ )?{re.escape(metric.shown_unit)}", after_name):
         yield "answer", _printed(where, metric.heading, match[1], expected.shown(leader))
     named = ratios["named "].get(_key(leader))
     if named and (match := re.search(rf"{NUMBER}x(?: \[{NUMBER}, {NUMBER}\])?", after_name)):

@@ -327,7 +327,7 @@ def test_two_sweeps_are_kept_apart_and_each_variant_is_compared_with_its_earlier
     assert shown[0][5] == "–"
     assert "Speed-up is relative to fp16 of the same sweep." in sheet.notes
     lines = [unmarked(line) for line in answer(comparison, ranking)]
-    assert lines[0].startswith("before: int8 is fastest: 50.00 tok/s")
+    assert lines[0].startswith("before: int8 is fastest: 50.00 decode tok/s")
     assert lines[2].startswith("From before to after: int8 1.25x [")
 
 

@@ -338,11 +338,13 @@ def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tm
     faster = [[share * one for one in STEADY] for share in (0.5, 0.7)]
     clear = compared(tmp_path / "a", *rounds("fp16", STEADY), *rounds("int8", faster[0]), *rounds("gptq", faster[1]))
     assert lines_of(clear)[0] == (
-        "**int8** is fastest: 71.43 tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); next is gptq, "
-        "51.02 tok/s."
+        "**int8** is fastest: 71.43 decode tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); next is gptq, "
+        "51.02 decode tok/s."
     )
     plain = compared(tmp_path / "p", *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
-    assert lines_of(plain)[0].startswith("**fp16** is fastest: 35.71 tok/s, the unquantized form itself; next is int8")
+    assert lines_of(plain)[0].startswith(
+        "**fp16** is fastest: 35.71 decode tok/s, the unquantized form itself; next is int8"
+    )
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
     assert lines_of(alone) == (
         "**Not decided:** fp16 was the fastest in 1 round; fewer than 3 rounds cannot rule out chance.",
