@@ -213,9 +213,9 @@ def checkpoints_page() -> str:
         "packages that are not installed:",
         f"<!-- formats, by script/make_docs.py -->\n{markdown_table(headings, rows)}",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "
-        "format, and a row of vLLM is refused if no layer runs quantized. benchmarker's authors have run GPTQ (GPU) "
-        "and W4A16 (CPU) through vLLM, and no other of these formats. benchmarker's own layers for compressed-tensors "
-        "ran on CPUs only, for FP8 in blocks nowhere, and `native` ran neither them nor AWQ.",
+        "format, and a row of vLLM is refused if no layer runs quantized. benchmarker's authors have run GPTQ, W4A16 "
+        "and FP8 per row through vLLM [on a GPU](../results/reference/h100-checkpoints/README.md), and W4A16 and W8A8 "
+        "by `native` and `compile`. FP8 and AWQ ran by them on CPUs only, FP8 in blocks nowhere.",
         "`--load-format dummy` writes random weights with the tensors of a format, so that it is timed at full size "
         f"without a download: `--quant` {', '.join(f'`{scheme}`' for scheme in SCHEMES)}, `fp8-checkpoint`, "
         "`autoround`, `awq`, or `gptq` with `--option bits=8`, `desc_act=true` or `sym=false`. Zero points of AWQ and "

@@ -64,8 +64,8 @@ class FormatRow:
 
 ROWS = (
     FormatRow("compressed-tensors W4A16", COMPRESSED, f"{ANY} (symmetric)", W4A16),
-    FormatRow("compressed-tensors W8A8", COMPRESSED, ANY, "torch's int8 GEMM"),
-    FormatRow("compressed-tensors FP8, per row", COMPRESSED, f"CPUs, {FP8_GPU}", "torch's FP8 GEMM"),
+    FormatRow("compressed-tensors W8A8", COMPRESSED, ANY, "own kernels, torch's int8 GEMM for long prompts"),
+    FormatRow("compressed-tensors FP8, per row", COMPRESSED, f"CPUs, {FP8_GPU}", "own GEMV, torch's FP8 GEMM"),
     FormatRow("compressed-tensors W8A16, others", COMPRESSED, UNPACKED, "no"),
     FormatRow(
         "compressed-tensors NVFP4", COMPRESSED, UNPACKED, "no", vllm="on Hopper weights only, activations in 16 bits"
