@@ -312,10 +312,21 @@ def test_what_was_loaded_is_proven_without_a_profile_too() -> None:
     assert found.proof is not None
     assert "torch fallback: TorchLinear" in found.proof.warnings[0]
     # The compiled step has kernels of its own.
-    compiled = explain("gptq", [record("gptq", load=loaded, runtime="compile")])
-    assert isinstance(compiled, NotExplained)
-    assert compiled.proof is not None
-    assert compiled.proof.warnings == ()
+    for engine in ("compile", "native"):
+        compiled = explain("gptq", [record("gptq", load=loaded, runtime=engine)])
+        assert isinstance(compiled, NotExplained)
+        assert compiled.proof is not None
+        assert compiled.proof.warnings == ()
+
+
+def test_gptq_by_native_is_advised_the_type_of_its_scales() -> None:
+    slow = kernel("gemv_gptq_kernel", ms=9.0, calls=252)
+    advice = {}
+    for dtype in ("float16", "bfloat16"):
+        one = run("gptq", slow, tpot_ms=9.5, runtime="native", model={"dtype": dtype})
+        advice[dtype] = unmarked(explained(one).verdict.advice)
+    assert advice["bfloat16"] == "GPTQ's scales are float16, for which `--dtype float16` has faster kernels."
+    assert advice["float16"].startswith("No option makes these kernels faster")
 
 
 def test_no_graph_is_promised_for_a_kernel_that_none_can_hold() -> None:

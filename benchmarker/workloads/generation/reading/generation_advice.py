@@ -82,6 +82,8 @@ def _better_products(timed: Timed) -> str:
         )
     if _engine(timed) == "compile" and timed.record.environment.device.kind == "cuda":
         return f"{code('--engine native')} has kernels of its own for them; fewer bits help less than their size says."
+    if _engine(timed) == "native" and _record(timed).model.dtype == "bfloat16" and timed.form["quant"] == "gptq":
+        return f"GPTQ's scales are float16, for which {code('--dtype float16')} has faster kernels."
     return (
         "No option makes these kernels faster; fewer bits help less than their size says, a larger batch costs little."
     )

@@ -56,8 +56,9 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
     if listed is not None:
         return _from_table(name, listed)
     load = next((record.load for record in records if record.load), None)
-    # Code of the engine compile may multiply with inductor's kernels instead of the library's.
-    proof = loaded_proof(load, replaces_linears=records[0].variant.engine == "compile") if load else None
+    # Compiled code may multiply with inductor's or benchmarker's kernels instead of the library's.
+    replaces_linears = records[0].variant.engine in ("compile", "native")
+    proof = loaded_proof(load, replaces_linears=replaces_linears) if load else None
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
     why = why_no_profile(records)
