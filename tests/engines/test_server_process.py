@@ -14,16 +14,12 @@ import pytest
 from benchmarker.engines.external import servers
 from benchmarker.engines.external.environments import EngineError, Marker
 from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, last_words, read
-from benchmarker.engines.external.servers import (
-    SERVERS,
-    Launch,
-    LlamaServerOptions,
-)
+from benchmarker.engines.external.servers import SERVERS, Launch, LlamaServerOptions
 from benchmarker.engines.external.sglang import SglangOptions
 from benchmarker.engines.external.vllm import VllmOptions
+from benchmarker.quantization.base import Options
 
 NULL_SERVER = Path(__file__).parents[1] / "null_server.py"
-LAUNCH = Launch(port=8001, positions=640, concurrency=4, has_tokenizer=True)
 
 
 def started(*command: str) -> ServerProcess:
@@ -41,6 +37,10 @@ def marker(tmp_path: Path, *, library: str | None = None) -> Marker:
         created="",
         benchmarker="1",
     )
+
+
+def launch_of(tmp_path: Path, arguments: dict[str, object], options: Options, *, has_tokenizer: bool = True) -> Launch:
+    return Launch(marker(tmp_path), arguments, options, 8001, positions=640, concurrency=4, has_tokenizer=has_tokenizer)
 
 
 def is_alive(pid: int) -> bool:
@@ -155,21 +155,20 @@ def test_vllm_serve_gets_the_driver_s_arguments_without_prefix_caching(tmp_path)
         **options.model_dump(exclude_none=True),
         "cpu_kv_cache_gib": 2,
     }
-    server = SERVERS["vllm"]
-    command = server.command(arguments, options, marker(tmp_path), LAUNCH)
+    server, launch = SERVERS["vllm"], launch_of(tmp_path, arguments, options)
+    command = server.command(launch)
     assert " ".join(command[1:]) == (
         "-I -m vllm.entrypoints.openai.api_server --model /models/m --dtype bfloat16 --tensor-parallel-size 1 "
         "--max-model-len 640 --max-num-seqs 256 --gpu-memory-utilization 0.9 --served-model-name model "
         "--host 127.0.0.1 --port 8001 --seed 0 --no-enable-prefix-caching"
     )
-    assert server.variables(arguments, marker(tmp_path))["VLLM_CPU_KVCACHE_SPACE"] == "2"
-    assert server.max_requests(options, LAUNCH) == 256
+    assert server.variables(launch)["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert server.max_requests(launch) == 256
 
 
 def test_sglang_is_launched_without_its_radix_cache(tmp_path):
     arguments = {"model_path": "/models/m", "dtype": "bfloat16", "trust_remote_code": True}
-    launch = Launch(port=8001, positions=640, concurrency=4, has_tokenizer=False)
-    command = SERVERS["sglang"].command(arguments, SglangOptions(), marker(tmp_path), launch)
+    command = SERVERS["sglang"].command(launch_of(tmp_path, arguments, SglangOptions(), has_tokenizer=False))
     assert " ".join(command[1:]) == (
         "-I -m sglang.launch_server --model-path /models/m --dtype bfloat16 --trust-remote-code --served-model-name "
         "model --host 127.0.0.1 --port 8001 --random-seed 0 --disable-radix-cache --enable-metrics "
@@ -179,21 +178,21 @@ def test_sglang_is_launched_without_its_radix_cache(tmp_path):
 
 def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path, monkeypatch):
     arguments = {"model": "/models/m.gguf", "threads": 2, "gpu_layers": 0, "flash_attention": True, "library": None}
-    server = SERVERS["llama-server"]
+    server, launch = SERVERS["llama-server"], launch_of(tmp_path, arguments, LlamaServerOptions())
     with pytest.raises(EngineError, match="there is none in the environment llama-server"):
-        server.command(arguments, LlamaServerOptions(), marker(tmp_path), LAUNCH)
+        server.command(launch)
     program = tmp_path / "lib" / "python3.12" / "site-packages" / "bin" / "llama-server"
     program.parent.mkdir(parents=True)
     program.touch()
-    command = server.command(arguments, LlamaServerOptions(), marker(tmp_path), LAUNCH)
+    command = server.command(launch)
     assert command[0] == str(program)
     assert "--ctx-size 2564 --parallel 4 --cache-ram 0" in " ".join(command)
     assert "--no-cache-prompt" in command
     monkeypatch.setattr(servers, "physical_cores", lambda: 8)
     for threads, given in ((None, "7"), (8, "8")):
-        command = server.command(arguments, LlamaServerOptions(threads=threads), marker(tmp_path), LAUNCH)
+        command = server.command(launch_of(tmp_path, arguments, LlamaServerOptions(threads=threads)))
         assert command[command.index("--threads") + 1] == given
-    assert server.max_requests(LlamaServerOptions(slots=8), LAUNCH) == 8
+    assert server.max_requests(launch_of(tmp_path, arguments, LlamaServerOptions(slots=8))) == 8
 
 
 def test_an_installed_llama_server_that_does_not_start_is_one_line(tmp_path):

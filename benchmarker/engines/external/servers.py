@@ -53,8 +53,11 @@ class LlamaServerOptions(LlamaCppOptions):
 
 @dataclass(frozen=True)
 class Launch:
-    """Settings of a server's start that do not come from the engine's options."""
+    """Settings of a server's start."""
 
+    marker: Marker
+    arguments: Mapping[str, Any]  # Arguments of the driver of the server's engine.
+    options: Options
     port: int
     positions: int  # Tokens of the longest request, prompt and new ones.
     concurrency: int  # Largest number of requests in flight; 0 if it is unlimited.
@@ -87,17 +90,15 @@ class Server:
         """Return how to install the server; None if it is installed."""
         return why_not_installed(self.name)
 
-    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
-        """Return the command line; `arguments` are those of the engine's driver."""
+    def command(self, launch: Launch) -> list[str]:
         raise NotImplementedError
 
-    def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:  # noqa: ARG002
+    def variables(self, launch: Launch) -> dict[str, str]:  # noqa: ARG002
         return ENVIRONMENT
 
-    def max_requests(self, options: Options, launch: Launch) -> int | None:
+    def max_requests(self, launch: Launch) -> int | None:
         """Return the number of requests that the server computes at once; None if it is the server's own choice."""
-        del launch
-        limit: int | None = getattr(options, self.limiting_option)
+        limit: int | None = getattr(launch.options, self.limiting_option)
         return limit
 
     def check(self, marker: Marker) -> None:
@@ -126,20 +127,18 @@ class VllmServer(Server):
         Pattern("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens"),
     )
 
-    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
-        del options
-        engine = {name: value for name, value in arguments.items() if name != "cpu_kv_cache_gib"}
+    def command(self, launch: Launch) -> list[str]:
+        engine = {name: value for name, value in launch.arguments.items() if name != "cpu_kv_cache_gib"}
         return [
             # The program of `vllm serve`, which itself does not start from the wheel for CPUs.
-            *(marker.python, "-I", "-m", "vllm.entrypoints.openai.api_server"),
+            *(launch.marker.python, "-I", "-m", "vllm.entrypoints.openai.api_server"),
             *_flags({**engine, "served_model_name": MODEL, "host": HOST, "port": launch.port, "seed": 0}),
             f"--{'' if launch.prefix_caching else 'no-'}enable-prefix-caching",
             *([] if launch.has_tokenizer else ["--skip-tokenizer-init"]),
         ]
 
-    def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
-        del marker
-        gib = arguments["cpu_kv_cache_gib"]
+    def variables(self, launch: Launch) -> dict[str, str]:
+        gib = launch.arguments["cpu_kv_cache_gib"]
         return ENVIRONMENT if gib is None else {**ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": str(gib)}
 
 
@@ -152,11 +151,10 @@ class SglangServer(Server):
         Pattern("kv_capacity_tokens", r"max_total_num_tokens=(\d+)"),
     )
 
-    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
-        del options
-        settings = {**arguments, "served_model_name": MODEL, "host": HOST, "port": launch.port, "random_seed": 0}
+    def command(self, launch: Launch) -> list[str]:
+        settings = {**launch.arguments, "served_model_name": MODEL, "host": HOST, "port": launch.port, "random_seed": 0}
         return [
-            *(marker.python, "-I", "-m", "sglang.launch_server", *_flags(settings)),
+            *(launch.marker.python, "-I", "-m", "sglang.launch_server", *_flags(settings)),
             *([] if launch.prefix_caching else ["--disable-radix-cache"]),
             "--enable-metrics",
             *([] if launch.has_tokenizer else ["--skip-tokenizer-init"]),
@@ -176,8 +174,8 @@ class LlamaServer(Server):
     def why_not_installed(self) -> str | None:
         return why_no_gguf() or super().why_not_installed()
 
-    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
-        slots = self.max_requests(options, launch)
+    def command(self, launch: Launch) -> list[str]:
+        slots, arguments, options = self.max_requests(launch), launch.arguments, launch.options
         assert isinstance(options, LlamaServerOptions)
         settings = {
             "model": arguments["model"],
@@ -193,16 +191,14 @@ class LlamaServer(Server):
             "port": launch.port,
         }
         cache = f"--{'' if launch.prefix_caching else 'no-'}cache-prompt"
-        return [str(_program(marker)), *_flags(settings), cache, "--metrics", "--no-ui", "--offline"]
+        return [str(_program(launch.marker)), *_flags(settings), cache, "--metrics", "--no-ui", "--offline"]
 
-    def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
-        del arguments
-        program = _program(marker)
-        return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{program.parent.parent / 'lib'}:{program.parent}"}
+    def variables(self, launch: Launch) -> dict[str, str]:
+        return {**ENVIRONMENT, **_library_path(_program(launch.marker))}
 
     def check(self, marker: Marker) -> None:
         program = _program(marker)
-        variables = {**os.environ, **self.variables({}, marker)}
+        variables = {**os.environ, **ENVIRONMENT, **_library_path(program)}
         try:
             process = subprocess.run(
                 [program, "--version"], capture_output=True, text=True, timeout=VERSION_S, env=variables, check=False
@@ -225,8 +221,8 @@ class LlamaServer(Server):
             logs.append(token["logprob"])
         return logs
 
-    def max_requests(self, options: Options, launch: Launch) -> int:
-        return super().max_requests(options, launch) or launch.concurrency or DEFAULT_SLOTS
+    def max_requests(self, launch: Launch) -> int:
+        return super().max_requests(launch) or launch.concurrency or DEFAULT_SLOTS
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:
@@ -246,6 +242,10 @@ def _program(marker: Marker) -> Path:
             return folder / "llama-server"
     where = marker.library or f"the environment {marker.name}"
     raise EngineError(f"llama-server: there is none in {where}: 'benchmarker engine install llama-server' builds it")
+
+
+def _library_path(program: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": f"{program.parent.parent / 'lib'}:{program.parent}"}
 
 
 def has_tokenizer(checkpoint: Checkpoint) -> bool:

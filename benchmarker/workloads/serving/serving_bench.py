@@ -56,19 +56,6 @@ NEAR_PLAIN = 0.95
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything that is needed to start a server."""
-
-    command: list[str]
-    variables: dict[str, str]
-    port: int
-    options: Options
-    max_requests: int | None
-    version: str
-    file_bytes: int = 0  # Bytes of all tensors of a GGUF file.
-
-
-@dataclass(frozen=True)
 class Running:
     """Server that is ready, and everything that its loads need."""
 
@@ -132,22 +119,33 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     label, prompts = (dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))) if dataset else ("", ())
     longest = longest_request(job.grid.points(), prompts)
     refuse_too_long(job, checkpoint.config, longest)
-    plan = _plan(job, server, checkpoint, device, session, positions=sum(longest))
+    launch, file_bytes = _launch(job, server, checkpoint, device, session, positions=sum(longest))
+    command = server.command(launch)
     session.ready()
     memory = DeviceMemory(device) if device.kind != "cpu" else None
     # Before the server starts: this import takes seconds of a core and would slow the server's timed start.
     generator.open()
     session.terminal.note(f"{server.name}: starting with {job.model.id}")
     process = ServerProcess(
-        server.name, plan.command, port=plan.port, variables=plan.variables, on_gpu=memory is not None
+        server.name, command, port=launch.port, variables=server.variables(launch), on_gpu=memory is not None
     )
     is_good = False
     try:
         start_s = process.wait_ready()
-        facts = _facts(server, plan, process, memory, start_s)
-        facts = facts.model_copy(update={"prefix_caching": job.grid.shared_prefix > 0})
+        found = server.log_facts(process.log())
+        facts = ServerFacts(
+            version=launch.marker.version,
+            command=shlex.join(command),
+            start_s=start_s,
+            weight_bytes=file_bytes or found.get("weight_bytes"),
+            kv_bytes=found.get("kv_bytes"),
+            kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
+            device_bytes=memory.growth_bytes() if memory else None,
+            max_requests=server.max_requests(launch),
+            prefix_caching=launch.prefix_caching,
+        )
         session.terminal.line(_started_words(server, facts))
-        refuse_plain_weights(server, plan, checkpoint, facts)
+        refuse_plain_weights(server, launch.options, checkpoint, facts)
         if not has_random_weights(job.model) and (tokenizer := load_tokenizer(checkpoint)):
             output = check_output(server, process, tokenizer, positions=sum(longest), terminal=session.terminal)
             facts = facts.model_copy(update={"output": output})
@@ -180,53 +178,32 @@ def form_of(job: ServingJob) -> Form:
     return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
 
 
-def _plan(
+def _launch(
     job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session, *, positions: int
-) -> Plan:
+) -> tuple[Launch, int]:
+    """Return the settings of the server's start, and the bytes of all tensors of a GGUF file (0 without one)."""
     engine, form = ENGINES[server.engine], form_of(job)
     assert isinstance(engine, ExternalEngine)
     if reason := engine.why_not_taken(form, checkpoint):
         raise UnsupportedError(f"{server.name}: {reason}")
     marker = ready_environment(server.name, device.kind)
-    points = job.grid.points()
+    arguments, file_facts = engine.arguments(checkpoint, form, device, marker, session.terminal)
     launch = Launch(
+        marker=marker,
+        arguments=arguments,
+        options=form.engine_options,
         port=free_port(),
         positions=positions,
-        concurrency=max(point.concurrency for point in points),
+        concurrency=max(point.concurrency for point in job.grid.points()),
         has_tokenizer=has_tokenizer(checkpoint),
         prefix_caching=job.grid.shared_prefix > 0,
     )
-    arguments, file_facts = engine.arguments(checkpoint, form, device, marker, session.terminal)
-    return Plan(
-        command=server.command(arguments, form.engine_options, marker, launch),
-        variables=server.variables(arguments, marker),
-        port=launch.port,
-        options=form.engine_options,
-        max_requests=server.max_requests(form.engine_options, launch),
-        version=marker.version,
-        file_bytes=sum(file_facts.get("weight_bytes_by_type", {}).values()),
-    )
+    return launch, sum(file_facts.get("weight_bytes_by_type", {}).values())
 
 
-def _facts(
-    server: Server, plan: Plan, process: ServerProcess, memory: DeviceMemory | None, start_s: float
-) -> ServerFacts:
-    found = server.log_facts(process.log())
-    return ServerFacts(
-        version=plan.version,
-        command=shlex.join(plan.command),
-        start_s=start_s,
-        weight_bytes=plan.file_bytes or found.get("weight_bytes"),
-        kv_bytes=found.get("kv_bytes"),
-        kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
-        device_bytes=memory.growth_bytes() if memory else None,
-        max_requests=plan.max_requests,
-    )
-
-
-def refuse_plain_weights(server: Server, plan: Plan, checkpoint: Checkpoint, facts: ServerFacts) -> None:
+def refuse_plain_weights(server: Server, options: Options, checkpoint: Checkpoint, facts: ServerFacts) -> None:
     """Raise UnsupportedError if the server loaded weights unquantized although the variant requests quantization."""
-    label = getattr(plan.options, "quantization", None)
+    label = getattr(options, "quantization", None)
     plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
     if label and facts.weight_bytes and facts.weight_bytes > NEAR_PLAIN * plain_bytes:
         raise UnsupportedError(
