@@ -12,7 +12,7 @@ import math
 import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -55,42 +55,18 @@ NEAR_PLAIN = 0.95
 """Loaded bytes / checkpoint's bytes above which weights count as not quantized."""
 
 
-@dataclass(frozen=True)
-class Running:
-    """Server that is ready, and everything that its loads need."""
-
-    name: str
-    url: str
-    model: str
-    vocabulary: int
-    facts: ServerFacts
-    dataset: str = ""  # Label of the dataset.
-    prompts: tuple[list[int], ...] = ()  # Token ids of the dataset's prompts.
-    process: ServerProcess | None = None  # None for a server that was already running.
-    memory: DeviceMemory | None = None
-    gpu: Gpu | None = None  # GPU whose energy is counted.
-    no_energy: Missing | None = None
-
-    def check(self, load: Load) -> None:
-        """Raise ServerError if the server has ended, or if one that was already running fails every request."""
-        if self.process:
-            self.process.check(wait_s=DEATH_S if any(load.errors) else 0.0)
-        elif all(load.errors):
-            raise ServerError(f"{self.name}: every request fails: {load.errors[0]}")
-
-
 @contextmanager
 def open_bench(job: ServingJob, device: Device, session: Session) -> Iterator[ServingBench]:
     """Start the server and the load generator, or find the server that is running. Raises BenchmarkerError."""
     with closing(LoadGenerator()) as generator:
         opening = _found(job, generator) if job.variant.url else _started(job, device, session, generator)
-        with opening as running:
-            session.keep(server=running.facts)
-            yield ServingBench(job, running, generator)
+        with opening as bench:
+            session.keep(server=bench.server)
+            yield bench
 
 
 @contextmanager
-def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[Running]:
+def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[ServingBench]:
     url = str(job.variant.url).rstrip("/").removesuffix("/v1")
     try:
         model = str(json.loads(read(f"{url}/v1/models") or "")["data"][0]["id"])
@@ -98,13 +74,15 @@ def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[Running]:
         reason = "no server answers /v1/models with a model there; start it, or give another --url"
         raise EngineError(f"{url}: {reason}") from None
     generator.open()
-    facts = ServerFacts(url=url, kv_capacity_tokens=cache_tokens(url))
+    facts = ServerFacts(url=url, kv_capacity_tokens=cache_tokens(url), client=generator.version)
     no_energy = Missing(error_kind="unsupported", reason="a server that was already running may use another device")
-    yield Running(job.variant.name, url, model, SMALLEST_VOCABULARY, facts, no_energy=no_energy)
+    yield ServingBench(
+        job, generator, job.variant.name, url, model, facts, vocabulary=SMALLEST_VOCABULARY, no_energy=no_energy
+    )
 
 
 @contextmanager
-def _started(job: ServingJob, device: Device, session: Session, generator: LoadGenerator) -> Iterator[Running]:
+def _started(job: ServingJob, device: Device, session: Session, generator: LoadGenerator) -> Iterator[ServingBench]:
     server = SERVERS[job.variant.engine]
     if device.kind == "rocm":
         raise EngineError(f"{server.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
@@ -143,15 +121,28 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
             device_bytes=memory.growth_bytes() if memory else None,
             max_requests=server.max_requests(launch),
             prefix_caching=launch.prefix_caching,
+            client=generator.version,
         )
         session.terminal.line(_started_words(server, facts))
         refuse_plain_weights(server, launch.options, checkpoint, facts)
         if not has_random_weights(job.model) and (tokenizer := load_tokenizer(checkpoint)):
             output = check_output(server, process, tokenizer, positions=sum(longest), terminal=session.terminal)
             facts = facts.model_copy(update={"output": output})
-        vocabulary = int(checkpoint.config["vocab_size"])
-        yield Running(
-            server.name, process.url, MODEL, vocabulary, facts, label, prompts, process, memory, *_counted(job, device)
+        gpu, no_energy = _counted(job, device)
+        yield ServingBench(
+            job,
+            generator,
+            server.name,
+            process.url,
+            MODEL,
+            facts,
+            vocabulary=int(checkpoint.config["vocab_size"]),
+            dataset=label,
+            prompts=prompts,
+            process=process,
+            memory=memory,
+            gpu=gpu,
+            no_energy=no_energy,
         )
         is_good = True
     finally:
@@ -262,30 +253,41 @@ def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | Non
     return (None, state) if isinstance(state, Missing) else (gpu, None)
 
 
+@dataclass(eq=False)
 class ServingBench(Bench):
-    def __init__(self, job: ServingJob, running: Running, generator: LoadGenerator) -> None:
-        self._job = job
-        self._running = running
-        self._generator = generator
-        self._is_timed = False
+    """Server that is ready, and everything that its loads need."""
+
+    job: ServingJob
+    generator: LoadGenerator
+    name: str
+    url: str
+    model: str
+    server: ServerFacts
+    _: KW_ONLY
+    vocabulary: int
+    dataset: str = ""  # Label of the dataset.
+    prompts: tuple[list[int], ...] = ()  # Token ids of the dataset's prompts.
+    process: ServerProcess | None = None  # None for a server that was already running.
+    memory: DeviceMemory | None = None
+    gpu: Gpu | None = None  # GPU whose energy is counted.
+    no_energy: Missing | None = None
+    _is_timed: bool = False
 
     def facts(self) -> dict[str, Any]:
-        server = self._running.facts.model_copy(update={"client": self._generator.version})
-        return {"server": server, "no_energy": self._running.no_energy}
+        return {"server": self.server, "no_energy": self.no_energy}
 
     def requests(self, point: ServingPoint, *, is_timed: bool) -> list[Request]:
-        count = requests_of(point, self._job.procedure.requests)
+        count, seed = requests_of(point, self.job.procedure.requests), self.job.procedure.seed
         if not is_timed:
             count = min(count, WARMUP_REQUESTS + point.concurrency)
-        seed, running = self._job.procedure.seed, self._running
         return make_requests(
-            point, count, vocabulary=running.vocabulary, seed=seed, is_timed=is_timed, prompts=running.prompts
+            point, count, vocabulary=self.vocabulary, seed=seed, is_timed=is_timed, prompts=self.prompts
         )
 
     def cell(self, point: ServingPoint) -> ServingCell:
-        point = point._replace(dataset=self._running.dataset)
+        point = point._replace(dataset=self.dataset)
         text = json.dumps(self.requests(point, is_timed=True))
-        sha256 = hashlib.sha256(f"{self._job.procedure.seed} {point} {text}".encode()).hexdigest()
+        sha256 = hashlib.sha256(f"{self.job.procedure.seed} {point} {text}".encode()).hexdigest()
         return ServingCell(**point._asdict(), status="ok", inputs_sha256=sha256)
 
     @contextmanager
@@ -302,15 +304,14 @@ class ServingBench(Bench):
     def _warm_up(self, point: ServingPoint) -> SampleBase:
         load = self._send(point, is_timed=False)
         if all(load.errors):
-            raise UnsupportedError(f"{self._running.name}: every request fails: {load.errors[0]}")
+            raise UnsupportedError(f"{self.name}: every request fails: {load.errors[0]}")
         return SampleBase(latency_s=load.latency_s)
 
     def _load(self, point: ServingPoint) -> Load:
-        gpu = self._running.gpu
-        with watched(self._running.url) as metrics:
-            before_j = gpu.energy_j() if gpu else None
+        with watched(self.url) as metrics:
+            before_j = self.gpu.energy_j() if self.gpu else None
             load = self._send(point, is_timed=True)
-            after_j = gpu.energy_j() if gpu else None
+            after_j = self.gpu.energy_j() if self.gpu else None
         changes: dict[str, Any] = {"counters": metrics.counters()}
         # The counter moves about ten times a second.
         if before_j is not None and after_j is not None and after_j > before_j:
@@ -318,20 +319,23 @@ class ServingBench(Bench):
         return load.model_copy(update=changes)
 
     def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:
-        requests, running = self.requests(point, is_timed=is_timed), self._running
-        load = self._generator.load(running.url, running.model, point, requests, seed=self._job.procedure.seed)
-        running.check(load)
+        requests = self.requests(point, is_timed=is_timed)
+        load = self.generator.load(self.url, self.model, point, requests, seed=self.job.procedure.seed)
+        if self.process:
+            self.process.check(wait_s=DEATH_S if any(load.errors) else 0.0)
+        elif all(load.errors):
+            raise ServerError(f"{self.name}: every request fails: {load.errors[0]}")
         return load
 
     def measured(self, cell: ServingCell, step: Any) -> dict[str, Any]:
         """Return the server's memory in place of this process's own, and the status if requests failed."""
         del step
         samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in cell.samples)
-        process, memory = self._running.process, Memory()
-        if process and self._running.memory:
-            memory = Memory(device_used_bytes=self._running.memory.growth_bytes())
-        elif process:
-            memory = Memory(peak_resident_bytes=process.resident_bytes())
+        memory = Memory()
+        if self.memory:
+            memory = Memory(device_used_bytes=self.memory.growth_bytes())
+        elif self.process:
+            memory = Memory(peak_resident_bytes=self.process.resident_bytes())
         # With a single warm-up, there is no earlier warm-up with which it could agree.
         flags = tuple(flag for flag in cell.flags if flag != "unstable_warmup")
         return {"samples": samples, "memory": memory, "flags": flags, **outcome(cell.samples, cell.new_tokens)}
