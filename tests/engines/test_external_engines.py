@@ -126,7 +126,7 @@ def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(dr
     generation = opened.generate([[1, 2], [3, 4]], 3)
     assert generation.tokens == ((2, 2, 2), (4, 4, 4))
     assert (generation.first_ns, generation.last_ns) == (10**6, 3 * 10**6)
-    facts = opened.external_facts()
+    facts = opened.facts().external
     assert facts.disagreement == pytest.approx(0.1)
     assert (facts.ttft_disagreement, facts.tpot_disagreement) == (pytest.approx(0.1), 0)
     assert facts.times_disagree
@@ -399,7 +399,7 @@ def test_an_engine_on_a_cpu_starts_with_the_threads_of_torchs_engines(tmp_path, 
         monkeypatch.setattr(VllmEngine, name, lambda *_, answer=answer, **__: answer)
     form = Form("fp16", Options(), "float16", VllmOptions())
     with VllmEngine().open(checkpoint(tmp_path), form, CpuDevice(), Silent()) as opened:
-        assert opened.external_facts().settings == {"threads": "3"}
+        assert opened.facts().external.settings == {"threads": "3"}
 
 
 def test_what_an_engine_lacks_is_said_before_anything_runs(monkeypatch):
@@ -461,7 +461,7 @@ def test_sglangs_driver_speaks_with_the_signatures_of_sglang(sglang, tmp_path):
     scores = opened.prefill_scores([1, 2, 3])
     assert scores is not None
     assert scores.ids.shape == (3, 2)
-    facts = opened.external_facts()
+    facts = opened.facts().external
     assert (facts.weight_bytes, facts.kv_cache_bytes, facts.attention) == (7.5 * 2**30, 50.25 * 2**30, ("fa3",))
     assert facts.settings["cuda_graph_decode"] == "full"
     with pytest.raises(UnsupportedError, match="leaves a context in its cache"):

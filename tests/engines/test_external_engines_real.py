@@ -94,7 +94,7 @@ def test_llama_cpp_decodes_as_transformers_does(ready, checkpoint, reference, gg
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
         again = source.generate([reference["prompt"][4:]], NEW_TOKENS, context=[reference["prompt"][:4]])
         scores = source.step_scores(reference["text"])
-        facts = source.external_facts()
+        facts = source.facts().external
     assert generation.start_ns < generation.first_ns < generation.last_ns <= generation.end_ns
     assert len(generation.tokens[0]) == NEW_TOKENS
     assert again.tokens == generation.tokens
@@ -110,7 +110,7 @@ def test_llama_cpp_decodes_as_transformers_does(ready, checkpoint, reference, gg
 def test_rows_that_no_k_form_can_hold_are_in_the_facts(ready, checkpoint):
     form = Form("fp16", Options(), "float16", LlamaCppOptions(gguf="Q4_K_M", threads=2))
     with LlamaCppEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
-        assert "rows of 384 are Q5_0" in (source.external_facts().fallback or "")
+        assert "rows of 384 are Q5_0" in (source.facts().external.fallback or "")
 
 
 @pytest.mark.parametrize("ready", ["vllm"], indirect=True)
@@ -120,7 +120,7 @@ def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
         prefill = source.prefill_scores(reference["text"])
         assert source.step_scores(reference["text"]) is None
-        facts = source.external_facts()
+        facts = source.facts().external
     assert len(generation.tokens[0]) == NEW_TOKENS
     same = [ours == theirs for ours, theirs in zip(generation.tokens[0], reference["tokens"], strict=True)]
     assert all(same[:8])

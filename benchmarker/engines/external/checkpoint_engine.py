@@ -18,7 +18,7 @@ from pydantic import field_validator
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.gguf_file import tensor_shapes
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.external.external_engine import ExternalEngine, ExternalSource, head_refusal
+from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts, LoadFacts
 
@@ -81,16 +81,13 @@ class CheckpointEngine(ExternalEngine):
             return f"{self.title} cannot load {form.quant}; it takes {forms}, or --engine-option quantization=fp8"
         return f"{form.quant} is not what the checkpoint holds; make one with 'benchmarker checkpoint make'"
 
-    def speculates(self, form: Form) -> bool:
-        return isinstance(options := form.engine_options, CheckpointOptions) and options.speculative is not None
-
-    def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
+    def prove(self, form: Form, checkpoint: Checkpoint, facts: ExternalFacts) -> None:
         """Raise UnsupportedError if the model is labelled quantized but runs unquantized, or vice versa."""
         options = form.engine_options
         assert isinstance(options, CheckpointOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
         file_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
-        problem = contradiction(label, source.external_facts(), file_bytes if options.quantization else None)
+        problem = contradiction(label, facts, file_bytes if options.quantization else None)
         if problem:
             raise UnsupportedError(f"{self.name}: {problem}")
 

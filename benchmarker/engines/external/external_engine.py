@@ -50,10 +50,7 @@ class ExternalEngine(Engine):
         """Return arguments of the driver's `open`, and fields of ExternalFacts that are unknown to the driver."""
         raise NotImplementedError
 
-    def speculates(self, form: Form) -> bool:  # noqa: ARG002
-        return False
-
-    def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
+    def prove(self, form: Form, checkpoint: Checkpoint, facts: ExternalFacts) -> None:
         """Check that the open model has the quantization of its label. Raises UnsupportedError."""
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:  # noqa: ARG002
@@ -94,10 +91,12 @@ class ExternalEngine(Engine):
                 environment=marker.name,
                 fields=fields,
                 growth_bytes=memory.growth_bytes if memory else None,
-                speculates=self.speculates(form),
+                speculates=getattr(form.engine_options, "speculative", None) is not None,
             )
-            self.prove(form, checkpoint, source)
-            source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
+            facts = source.facts().external
+            assert facts is not None
+            self.prove(form, checkpoint, facts)
+            source.loaded = self.loaded(checkpoint, facts, load_s=opened["load_s"])
             yield source
 
 
@@ -152,34 +151,19 @@ class ExternalSource(TokenSource):
             self.disagreements.append(differences)
         return generation
 
-    def facts(self) -> EngineFacts:
-        answer = self._facts()
-        return EngineFacts(
-            name=self.name,
-            tokens_read="each",
-            kv_cache=answer["kv_cache"],
-            engine_version=answer["version"],
-            external=self._external_facts(answer),
-        )
-
-    def external_facts(self) -> ExternalFacts:
-        return self._external_facts(self._facts())
-
     def peak_bytes(self) -> int | None:
         """Return the growth of memory: on a CPU of the process, else of the GPU without the reserved KV cache."""
-        answer = self._facts()
+        answer = self.driver.request("facts", limit_s=FACTS_S)
         if self.growth_bytes is None:
             return int(answer["growth_bytes"]) if "growth_bytes" in answer else None
         grown_bytes = self.growth_bytes()
         return None if grown_bytes is None else grown_bytes - (answer.get("kv_cache_bytes") or 0)
 
-    def _facts(self) -> dict[str, Any]:
-        return self.driver.request("facts", limit_s=FACTS_S)
-
-    def _external_facts(self, answer: dict[str, Any]) -> ExternalFacts:
+    def facts(self) -> EngineFacts:
+        answer = self.driver.request("facts", limit_s=FACTS_S)
         fields = {name: answer[name] for name in ExternalFacts.model_fields if name in answer}
         ttfts, tpots = zip(*self.disagreements, strict=True) if self.disagreements else ((), ())
-        return ExternalFacts.model_validate(
+        external = ExternalFacts.model_validate(
             {
                 **fields,
                 **self.fields,
@@ -191,6 +175,13 @@ class ExternalSource(TokenSource):
                 "ttft_disagreement": median(ttfts) if ttfts else None,
                 "tpot_disagreement": median(tpots) if tpots else None,
             }
+        )
+        return EngineFacts(
+            name=self.name,
+            tokens_read="each",
+            kv_cache=answer["kv_cache"],
+            engine_version=answer["version"],
+            external=external,
         )
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
