@@ -162,7 +162,7 @@ def test_a_quantization_an_engine_and_a_metric_sweep_resume_compare_explain_repo
         return process.stdout
 
     typed("sweep", config, "--rounds", "1", "--output", results, "--device", "cpu")
-    insert(package / "workloads" / "generation" / "metrics.py", before=FIRST_METRIC, line=METRIC)
+    insert(package / "workloads" / "generation" / "workload.py", before=FIRST_METRIC, line=METRIC)
     assert "2 of 4 cells are there already" in typed(
         "sweep", config, "--rounds", "2", "--output", results, "--device", "cpu", "--resume"
     )
