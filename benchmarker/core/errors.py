@@ -75,6 +75,14 @@ class MemoryNeededError(BenchmarkerError):
     kind = "oom_host"
 
 
+class ProcessError(BenchmarkerError):
+    """Another process that does not start or answer, or that ended. A sweep retries a "crash" or "timeout" once."""
+
+    def __init__(self, text: str, kind: ErrorKind = "other") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class UnsupportedError(BenchmarkerError):
     kind = "unsupported"
 

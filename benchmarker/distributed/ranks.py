@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
-from benchmarker.core.errors import BenchmarkerError, DeviceError, ErrorKind, UnsupportedError, first_line
+from benchmarker.core.errors import DeviceError, ErrorKind, ProcessError, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
 from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, is_torchrun, key, process_group
 from benchmarker.hardware.device import Device
@@ -54,10 +54,9 @@ ENDED = "benchmarker/ended"
 Result = TypeVar("Result")
 
 
-class RankError(BenchmarkerError):
+class RankError(ProcessError):
     def __init__(self, rank: int, reason: str, kind: ErrorKind) -> None:
-        super().__init__(f"rank {rank}: {reason}")
-        self.kind = kind
+        super().__init__(f"rank {rank}: {reason}", kind)
 
 
 class LocalProcess:

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ProcessError
 from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.external.driver_process import DriverError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, ExternalSource
 from benchmarker.execution.single_run import Run
@@ -145,7 +145,7 @@ def answers(source: ExternalSource) -> None:
 def test_a_driver_that_goes_wrong_is_one_line(tmp_path: Path, code: str, message: str) -> None:
     engine = Echo(tmp_path, "generate", code)
     engine.limit_s = 1.0 if "sleep" in code else 20.0
-    with opened(engine) as source, pytest.raises(DriverError, match=message) as caught:
+    with opened(engine) as source, pytest.raises(ProcessError, match=message) as caught:
         answers(source)
     assert "\n" not in str(caught.value)
 
@@ -159,7 +159,7 @@ def test_what_a_driver_refuses_is_its_own_sentence(tmp_path: Path) -> None:
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     engine = Echo(tmp_path)
     engine.command = lambda marker: ["/nowhere/python"]  # type: ignore[method-assign]
-    with pytest.raises(DriverError, match="cannot be started: /nowhere/python: No such file"), opened(engine):
+    with pytest.raises(ProcessError, match="cannot be started: /nowhere/python: No such file"), opened(engine):
         pass
 
 

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from benchmarker.checkpoints import gguf_file
 from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.cli.app import app
-from benchmarker.core.errors import WrongTokenCountError
+from benchmarker.core.errors import ProcessError, WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environment_install, environments, llama_cpp
 from benchmarker.engines.external.checkpoint_engine import contradiction
-from benchmarker.engines.external.driver_process import Driver, DriverError
+from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environment_install import (
     Plan,
     find_python,
@@ -168,23 +168,23 @@ def test_an_engine_that_answers_fewer_tokens_is_told(driver):
 
 
 def test_an_engine_that_hangs_is_ended(driver):
-    with pytest.raises(DriverError, match=r"no answer to 'generate' within 0.5 s") as caught:
+    with pytest.raises(ProcessError, match=r"no answer to 'generate' within 0.5 s") as caught:
         source(driver, limit_s=0.5).generate([[1]], 13)
     assert caught.value.kind == "timeout"
 
 
 def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
-    with pytest.raises(DriverError, match=r"ended at 'generate' \(exit 3\)") as caught:
+    with pytest.raises(ProcessError, match=r"ended at 'generate' \(exit 3\)") as caught:
         source(driver).generate([[1]], 17)
     assert caught.value.kind == "crash"
 
 
 def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
-    with pytest.raises(DriverError, match=r"out of memory: ValueError: No available memory") as caught:
+    with pytest.raises(ProcessError, match=r"out of memory: ValueError: No available memory") as caught:
         driver.request("open", limit_s=20.0, fault="memory")
     assert caught.value.kind == "oom_host"
     driver._on_gpu = True
-    with pytest.raises(DriverError) as caught:
+    with pytest.raises(ProcessError) as caught:
         driver.request("open", limit_s=20.0, fault="memory")
     assert caught.value.kind == "oom_gpu"
 

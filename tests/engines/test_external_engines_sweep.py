@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ProcessError
 from benchmarker.engines.external import environments, external_engine
-from benchmarker.engines.external.driver_process import DriverError
 from benchmarker.engines.external.environments import (
     DRIVERS,
     ENVIRONMENTS,
@@ -151,7 +151,7 @@ def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(t
         device="cpu",
     )
     part = Part(record=path, sweep="2026-01-01T00:00:00Z", cells=(0, 1), only="timing")
-    with pytest.raises(DriverError, match="ended at 'generate'"):
+    with pytest.raises(ProcessError, match="ended at 'generate'"):
         Run(job.in_part(part), Terminal(quiet=True)).execute()
     record, child = read_record(path), Child(None, None, "a", path, (0, 1))
     child.update()

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.core.errors import ProcessError
 from benchmarker.engines.external import servers
 from benchmarker.engines.external.environments import EngineError, Marker
-from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, last_words, read
+from benchmarker.engines.external.server_process import ServerProcess, free_port, last_words, read
 from benchmarker.engines.external.servers import SERVERS, Launch, LlamaServerOptions
 from benchmarker.engines.external.sglang import SglangOptions
 from benchmarker.engines.external.vllm import VllmOptions
@@ -61,13 +62,13 @@ def test_a_ready_server_answers_until_it_is_ended():
     finally:
         server.end(keep_log=False)
     assert read(f"{server.url}/v1/models") is None
-    with pytest.raises(ServerError, match=r"^null: ended while it was measured"):
+    with pytest.raises(ProcessError, match=r"^null: ended while it was measured"):
         server.check()
 
 
 def test_a_server_that_dies_is_reported_with_the_end_of_its_log():
     server = started("-c", "print('loading'); print('error: no such model'); print('bye'); raise SystemExit(7)")
-    with pytest.raises(ServerError) as caught:
+    with pytest.raises(ProcessError) as caught:
         server.wait_ready(60)
     server.end(keep_log=True)
     words, _, log = str(caught.value).partition("; its log is ")
@@ -84,7 +85,7 @@ def test_a_port_in_use_is_in_the_message():
     try:
         server.wait_ready(60)
         second = ServerProcess("second", command, port=free_port())
-        with pytest.raises(ServerError, match="address already in use"):
+        with pytest.raises(ProcessError, match="address already in use"):
             second.wait_ready(60)
     finally:
         for process in filter(None, (server, second)):
@@ -93,7 +94,7 @@ def test_a_port_in_use_is_in_the_message():
 
 def test_memory_that_runs_out_at_the_start_is_no_crash():
     server = started("-c", "raise SystemExit('ggml: failed to allocate buffer of 99 GiB')")
-    with pytest.raises(ServerError, match=r"^fake: out of memory: it ended before it was ready") as caught:
+    with pytest.raises(ProcessError, match=r"^fake: out of memory: it ended before it was ready") as caught:
         server.wait_ready(60)
     server.end(keep_log=False)
     assert caught.value.kind == "oom_host"
@@ -101,7 +102,7 @@ def test_memory_that_runs_out_at_the_start_is_no_crash():
 
 def test_a_server_that_is_never_ready_is_ended_after_the_limit():
     server = started("-c", "import time; print('still loading', flush=True); time.sleep(600)")
-    with pytest.raises(ServerError, match=r"^fake: was not ready within 1 s: ") as caught:
+    with pytest.raises(ProcessError, match=r"^fake: was not ready within 1 s: ") as caught:
         server.wait_ready(1)
     server.end(keep_log=False)
     assert caught.value.kind == "timeout"

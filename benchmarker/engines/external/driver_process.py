@@ -28,19 +28,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError
+from benchmarker.core.errors import BenchmarkerError, ProcessError, UnsupportedError
 
 CLOSE_S = 5.0
 READ_BYTES = 1 << 16
 OUT_OF_MEMORY = "out of memory"  # First words of a driver's error if memory ran out.
-
-
-class DriverError(BenchmarkerError):
-    """The driver could not be started, or gave an invalid answer. A sweep retries a "crash" or "timeout" once."""
-
-    def __init__(self, text: str, kind: ErrorKind = "other") -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 class Driver:
@@ -63,10 +55,10 @@ class Driver:
         except OSError as error:
             self._errors.close()
             reason = os.strerror(error.errno or 0)
-            raise DriverError(f"{name}: its driver cannot be started: {command[0]}: {reason}") from error
+            raise ProcessError(f"{name}: its driver cannot be started: {command[0]}: {reason}") from error
 
     def request(self, call: str, *, limit_s: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request and wait for its answer. Raises UnsupportedError or DriverError."""
+        """Send a request and wait for its answer. Raises UnsupportedError or ProcessError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": call, **arguments}).encode() + b"\n")
@@ -79,12 +71,12 @@ class Driver:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise DriverError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
+            raise ProcessError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
         if "error" in answer:
             reason = _shown(str(answer["error"]).encode())
             if not reason.startswith(OUT_OF_MEMORY):
                 raise UnsupportedError(f"{self._name}: {reason}")
-            raise DriverError(f"{self._name}: {reason}", "oom_gpu" if self._on_gpu else "oom_host")
+            raise ProcessError(f"{self._name}: {reason}", "oom_gpu" if self._on_gpu else "oom_host")
         return answer
 
     def _line(self, call: str, limit_s: float) -> bytes:
@@ -95,7 +87,7 @@ class Driver:
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline_s - time.monotonic())):
                     self.kill()
-                    raise DriverError(
+                    raise ProcessError(
                         f"{self._name}: no answer to '{call}' within {limit_s:g} s; its driver was ended", "timeout"
                     )
                 chunk = os.read(self._process.stdout.fileno(), READ_BYTES)
@@ -105,13 +97,13 @@ class Driver:
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _died(self, call: str) -> DriverError:
+    def _died(self, call: str) -> ProcessError:
         self.kill()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         reason = _shown(lines[-1].encode()) if lines else "it printed nothing"
         code = self._process.returncode
-        return DriverError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
+        return ProcessError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
     def close(self) -> None:
         """Request that the driver ends, then kill every process of its group."""

@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
-from benchmarker.core.errors import WrongTokenCountError
+from benchmarker.core.errors import ProcessError, WrongTokenCountError
 from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
-from benchmarker.engines.external.driver_process import Driver, DriverError
+from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import DRIVERS, EngineError, Marker, ready_environment, why_not_installed
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
@@ -207,7 +207,7 @@ class ExternalSource(TokenSource):
                 values = numpy.fromfile(output, dtype=numpy.float32)
                 rows, vocabulary = len(ids) - rows_from, answer["vocabulary"]
                 if len(values) != rows * vocabulary:
-                    raise DriverError(
+                    raise ProcessError(
                         f"{self.name}: its driver scored {len(values)} values where {rows} x {vocabulary} are due"
                     )
                 return Scores(values.reshape(rows, vocabulary))
@@ -225,9 +225,9 @@ def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
         times = [int(answer[key]) for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
         tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])
     except (KeyError, TypeError, ValueError) as error:
-        raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
+        raise ProcessError(f"{name}: its driver answered 'generate' without tokens or times") from error
     if times != sorted(times) or times[0] == times[-1]:
-        raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
+        raise ProcessError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
     start_ns, first_ns, last_ns, end_ns = times
     return Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
 

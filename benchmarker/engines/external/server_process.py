@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.core.errors import BenchmarkerError, ErrorKind
+from benchmarker.core.errors import ErrorKind, ProcessError
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -33,14 +33,6 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 """Program that becomes the server. Linux kills the server when this process ends (PR_SET_PDEATHSIG, SIGKILL)."""
 PROXY_FREE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-class ServerError(BenchmarkerError):
-    """A server that did not start, ended, or did not become ready; with the end of its log."""
-
-    def __init__(self, text: str, kind: ErrorKind = "crash") -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 def free_port() -> int:
@@ -61,16 +53,16 @@ def read(url: str, *, limit_s: float = 5.0) -> str | None:
 
 
 def post(url: str, body: Mapping[str, Any], *, limit_s: float = 60.0) -> Any:
-    """Return the JSON with which a server answers a request. Raises ServerError with the first line of its error."""
+    """Return the JSON with which a server answers a request. Raises ProcessError with the first line of its error."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with PROXY_FREE.open(request, timeout=limit_s) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            raise ServerError(error.read().decode(errors="replace")[:200]) from None
+            raise ProcessError(error.read().decode(errors="replace")[:200]) from None
     except (OSError, ValueError) as error:
-        raise ServerError(f"no answer: {error}") from None
+        raise ProcessError(f"no answer: {error}") from None
 
 
 class ServerProcess:
@@ -100,7 +92,7 @@ class ServerProcess:
         self._started_s = time.monotonic()
 
     def wait_ready(self, limit_s: float = READY_S) -> float:
-        """Return the seconds from the start of the process until the server was ready. Raises ServerError."""
+        """Return the seconds from the start of the process until the server was ready. Raises ProcessError."""
         while read(f"{self.url}/health") is None:
             self.check(before="before it was ready")
             if time.monotonic() - self._started_s > limit_s:
@@ -109,17 +101,17 @@ class ServerProcess:
         return time.monotonic() - self._started_s
 
     def check(self, *, before: str = "while it was measured", wait_s: float = 0.0) -> None:
-        """Raise ServerError if the server has ended, or ends within `wait_s`."""
+        """Raise ProcessError if the server has ended, or ends within `wait_s`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait_s)
         if (code := self._process.poll()) is not None:
             raise self._error(f"ended {before} (exit {code})", "crash")
 
-    def _error(self, text: str, kind: ErrorKind) -> ServerError:
+    def _error(self, text: str, kind: ErrorKind) -> ProcessError:
         log = self.log()
         if any(word in log.lower() for word in MEMORY_WORDS):
             text, kind = f"out of memory: it {text}", "oom_gpu" if self._on_gpu else "oom_host"
-        return ServerError(f"{self.name}: {text}: {last_words(log)}; its log is {self._log}", kind)
+        return ProcessError(f"{self.name}: {text}: {last_words(log)}; its log is {self._log}", kind)
 
     def log(self) -> str:
         with contextlib.suppress(OSError):

@@ -107,7 +107,7 @@ class Server:
     def log_probabilities(self, url: str, ids: Sequence[int]) -> list[float | None]:
         """Return the log-probability of each token but the first; None if it is not finite.
 
-        Raises ServerError, LookupError or TypeError if the server gives none.
+        Raises ProcessError, LookupError or TypeError if the server gives none.
         """
         body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
         answer = post(f"{url}/v1/completions", body)

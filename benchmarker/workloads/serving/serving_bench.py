@@ -22,12 +22,12 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
+from benchmarker.core.errors import ProcessError, SpecError, UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import EngineError, ready_environment
 from benchmarker.engines.external.external_engine import ExternalEngine
-from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, read
+from benchmarker.engines.external.server_process import ServerProcess, free_port, read
 from benchmarker.engines.external.servers import MODEL, SERVERS, Launch, Server, has_tokenizer
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
@@ -211,7 +211,7 @@ def check_output(
     Wrong scales or a wrong order of packed weights do not slow a server, but its predictions are then no better than
     the frequencies of the tokens. These are the limit, because there is no unquantized model to compare with.
 
-    Raises WrongResultError if the output is wrong, and ServerError if the server ended.
+    Raises WrongResultError if the output is wrong, and ProcessError if the server ended.
     """
     try:
         ids = cut(read_text(None), tokenizer, size="quick").ids
@@ -220,7 +220,7 @@ def check_output(
         if len(text) <= LEAST_SCORED:
             return None
         logs = server.log_probabilities(process.url, text)
-    except (ServerError, SpecError, LookupError, TypeError) as error:
+    except (ProcessError, SpecError, LookupError, TypeError) as error:
         process.check(wait_s=DEATH_S)
         if NOT_FINITE not in str(error):
             terminal.line(f"{server.name}: its output is not checked: {error}")
@@ -324,7 +324,7 @@ class ServingBench(Bench):
         if self.process:
             self.process.check(wait_s=DEATH_S if any(load.errors) else 0.0)
         elif all(load.errors):
-            raise ServerError(f"{self.name}: every request fails: {load.errors[0]}")
+            raise ProcessError(f"{self.name}: every request fails: {load.errors[0]}", "crash")
         return load
 
     def measured(self, cell: ServingCell, step: Any) -> dict[str, Any]:
