@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import UnsupportedOperation
 from typing import TextIO
@@ -50,6 +50,12 @@ def end_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if parent is not None and parent != str(os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def signal_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to a process and its own children, whose session receives no signals of the terminal."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
 
 
 class Terminated(KeyboardInterrupt):

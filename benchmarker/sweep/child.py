@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.process import signal_group
 from benchmarker.execution.jobs import job_path
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import RunRecord
@@ -82,7 +83,7 @@ class SweepInterruption:
 
     def end(self, process: ChildProcess, *signals: signal.Signals) -> None:
         for number in signals:
-            signal_group(process, number)
+            signal_group(process.pid, number)
             requests, until_s = self.requests, time.monotonic() + GRACE_S
             while time.monotonic() < until_s and self.requests == requests:
                 # Ray and a second Ctrl-C interrupt this thread itself.
@@ -91,12 +92,6 @@ class SweepInterruption:
                     return
         # A process that is stuck in the driver cannot be killed before the driver returns.
         process.wait()
-
-
-def signal_group(process: ChildProcess, number: signal.Signals) -> None:
-    """Send a signal to a child and its own children, whose session receives no signals of the terminal."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
 
 
 @dataclass(frozen=True)
@@ -243,7 +238,7 @@ class Child:
             stop.end(process, signal.SIGKILL)
             raise
         finally:
-            signal_group(process, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             self.log.finish()
             self.update()
         self.show(self.log.lines())

@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from benchmarker.core.errors import BenchmarkerError, ProcessError, UnsupportedError
+from benchmarker.core.process import signal_group
 
 CLOSE_S = 5.0
 READ_BYTES = 1 << 16
@@ -116,8 +117,7 @@ class Driver:
         self._errors.close()
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        signal_group(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

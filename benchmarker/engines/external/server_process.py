@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind, ProcessError
+from benchmarker.core.process import signal_group
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -130,17 +131,13 @@ class ServerProcess:
     def end(self, *, keep_log: bool) -> None:
         """Let the server end by itself, then end every process of its group."""
         if self._process.poll() is None:
-            self._signal(signal.SIGTERM)
+            signal_group(self._process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(CLOSE_S)
-        self._signal(signal.SIGKILL)
+        signal_group(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if not keep_log:
             self._log.unlink(missing_ok=True)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
 
 
 def last_words(log: str) -> str:
