@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class TokenText:
     held_out: tuple[int, ...]  # Empty for random ids.
     source: str
 
-    def batches(self, point: FinetunePoint) -> list[list[list[int]]]:
+    def batches(self, point: FinetunePoint) -> Tensor:
         return windows(self.train, point.seq_len, point.batch_size, BATCHES)
 
 
@@ -78,20 +78,14 @@ def token_text(tokenizer: Any | None, vocabulary: int, *, seed: int) -> TokenTex
     return TokenText(ids[:end], ids[end:], "shipped text")
 
 
-def windows(ids: Sequence[int], length: int, batch_size: int, count: int) -> list[list[list[int]]]:
-    total = length * batch_size * count
-    repeated = list(ids) * -(-total // len(ids))
-    rows = [repeated[start : start + length] for start in range(0, total, length)]
-    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+def windows(ids: Sequence[int], length: int, batch_size: int, count: int) -> Tensor:
+    """Return consecutive windows of the ids, [count, batch_size, length]; too few ids are repeated."""
+    return torch.tensor(list(islice(cycle(ids), length * batch_size * count))).view(count, batch_size, length)
 
 
-def on_device(batches: Sequence[Sequence[Sequence[int]]], device: str) -> list[Tensor]:
-    return [torch.tensor(batch, device=device) for batch in batches]
-
-
-def inputs_sha256(batches: Sequence[Sequence[Sequence[int]]]) -> str:
-    rows = (",".join(map(str, row)) + ";" for batch in batches for row in batch)
-    header = f"{len(batches[0])} x {len(batches[0][0])}:"
+def inputs_sha256(batches: Tensor) -> str:
+    rows = (",".join(map(str, row)) + ";" for batch in batches.tolist() for row in batch)
+    header = f"{batches.shape[1]} x {batches.shape[2]}:"
     return hashlib.sha256((header + "".join(rows)).encode()).hexdigest()
 
 
@@ -179,7 +173,7 @@ class FinetuneBench(Bench):
         return fields
 
     def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
-        batches = on_device(self._text.batches(point), self._device.torch_name)
+        batches = self._text.batches(point).to(self._device.torch_name)
         turns = cycle(batches)
         step = TrainingStep(
             lambda: self._trainee.loss(next(turns)), self._optimizer, self._device, accumulate=point.accumulate
@@ -189,8 +183,8 @@ class FinetuneBench(Bench):
 
     def _check_first_loss(self) -> None:
         """Compare the loss before the first step, when adapters add zero, with the loss of the unquantized model."""
-        if self._has_weights and self._built is None and not self._loss_fields:
-            batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
+        if self._has_weights and not self._loss_fields:
+            batches = windows(self._text.train, *BASE_LOSS_WINDOWS).to(self._device.torch_name)
             expected = self._base_loss(batches)
             self._device.release()
             first = mean_loss(self._trainee.loss, batches)
@@ -208,7 +202,7 @@ class FinetuneBench(Bench):
                 f"{LOSS_TOLERANCE} is allowed"
             )
 
-    def _base_loss(self, batches: list[Tensor]) -> float:
+    def _base_loss(self, batches: Tensor) -> float:
         model, device, terminal = self._job.model, self._device.torch_name, self._session.terminal
         quant, target = QUANTS["plain"], Target(device, model.dtype)
         checkpoint = find_checkpoint(model, quant, progress=terminal, device=device)
@@ -260,7 +254,7 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
     device = trainee.device.torch_name
     _reset_adapters(trainee, LEARNING_SEEDS[0])
     initial = [parameter.detach().clone() for parameter in trainee.trained]
-    held_out = on_device(windows(text.held_out, LEARNING_LENGTH, LEARNING_BATCH_SIZE, HELD_OUT_BATCHES), device)
+    held_out = windows(text.held_out, LEARNING_LENGTH, LEARNING_BATCH_SIZE, HELD_OUT_BATCHES).to(device)
     before, after = mean_loss(trainee.loss, held_out), []
     learning_rate = LEARNING_RATES[trainee.recipe.train]
     for seed in LEARNING_SEEDS:
@@ -270,7 +264,7 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
         _reset_adapters(trainee, seed)
         # Each seed starts at a different position of the text.
         stretch = text.train[seed * len(text.train) // len(LEARNING_SEEDS) :]
-        batches = iter(on_device(windows(stretch, LEARNING_LENGTH, LEARNING_BATCH_SIZE, LEARNING_STEPS), device))
+        batches = iter(windows(stretch, LEARNING_LENGTH, LEARNING_BATCH_SIZE, LEARNING_STEPS).to(device))
         step = TrainingStep(
             lambda batches=batches: trainee.loss(next(batches)),  # type: ignore[misc]
             trainee.optimizer(learning_rate=learning_rate),
@@ -292,6 +286,6 @@ def _reset_adapters(trainee: Trainee, seed: int) -> None:
             module.reset_lora_parameters("default", init_lora_weights=True)
 
 
-def mean_loss(loss: Callable[[Tensor], Tensor], batches: list[Tensor]) -> float:
+def mean_loss(loss: Callable[[Tensor], Tensor], batches: Tensor) -> float:
     with torch.no_grad():
         return sum(loss(batch).item() for batch in batches) / len(batches)

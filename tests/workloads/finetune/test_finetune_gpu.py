@@ -17,7 +17,7 @@ from benchmarker.core.process import no_garbage_collection
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
-from benchmarker.workloads.finetune.finetune_bench import on_device, token_text
+from benchmarker.workloads.finetune.finetune_bench import token_text
 from benchmarker.workloads.finetune.finetune_reading import float32_share, unpacking_calls
 from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
@@ -57,7 +57,7 @@ def ready(request):
     )
     trainee = make_trainee(model, chosen, device, dtype=DTYPE, seed=0)
     point = WITHOUT_CHECKPOINTS if request.param == "qlora-nocheckpoint" else POINT
-    batches = on_device(token_text(None, model.config.vocab_size, seed=0).batches(point), device.torch_name)
+    batches = token_text(None, model.config.vocab_size, seed=0).batches(point).to(device.torch_name)
     turns, optimizer = cycle(batches), trainee.optimizer()
     step = TrainingStep(lambda: trainee.loss(next(turns)), optimizer, device, times_parts=False)
     trainee.wrap_recomputing(step)
