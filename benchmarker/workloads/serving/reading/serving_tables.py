@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import MISSING, decimal, percent
-from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import Column, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import axis_column, byte_columns, estimate_columns, number_columns
 from benchmarker.schema.record import status_words
+from benchmarker.schema.registry import Axis, Metric, workload_of
 from benchmarker.workloads.serving.reading.serving_reading import ServingRow
-from benchmarker.workloads.serving.record import ServingRecord
+from benchmarker.workloads.serving.record import LOAD_UNITS, ServingRecord
 
-REQUEST_AXES = {
-    "prompt_tokens": "prompt",
-    "new_tokens": "new",
-    "length_spread": "spread",
-    "shared_prefix": "prefix",
-    "dataset": "dataset",
-}
 Columns = list[Column[ServingRow]]
 TIMING = ("output_tokens", "user_tokens", "ttft", "ttft_p99", "tpot", "tpot_p99")
 BRIEF = ("ttft", "ttft_p99", "tpot")
@@ -35,27 +26,24 @@ GOOD = (
 def cell_columns(rows: Sequence[Any], *, always: bool = False) -> list[Column[Any]]:
     """Return the columns of the lengths that vary, and of the load: `64` (concurrency) or `4/s` (rate)."""
     keys = [row.cell for row in rows if row.cell]
+
+    def column(axis: Axis) -> Column[Any]:
+        return axis_column(axis.heading, lambda key: key[axis.name] or MISSING)
+
     columns = [
-        axis_column(heading, partial(_axis_value, axis=axis))
-        for axis, heading in REQUEST_AXES.items()
-        if (always and any(key[axis] for key in keys)) or len({key[axis] for key in keys}) > 1
+        column(axis)
+        for axis in (workload_of(keys[0].workload).axes if keys else ())
+        if axis.name not in LOAD_UNITS
+        if (always and any(key[axis.name] for key in keys)) or len({key[axis.name] for key in keys}) > 1
     ]
     return [*columns, axis_column("load", lambda key: f"{key.rate:g}/s" if key.rate else str(key.concurrency))]
 
 
-def _axis_value(key: CellKey, axis: str) -> Any:
-    return key[axis] or MISSING
-
-
 def _metrics(rows: Sequence[ServingRow], names: Sequence[str]) -> Columns:
-    columns: Columns = []
-    for metric in (rows[0].described.metric(name) for name in names) if rows else ():
-        columns += estimate_columns(rows, metric.heading, partial(_value, name=metric.name), scale=metric.scale)
-    return columns
+    def columns(metric: Metric) -> Columns:
+        return estimate_columns(rows, metric.heading, lambda row: row.metrics.get(metric.name), scale=metric.scale)
 
-
-def _value(row: ServingRow, name: str) -> Estimate | None:
-    return row.metrics.get(name)
+    return [column for name in names for column in columns(rows[0].described.metric(name))] if rows else []
 
 
 def timing_columns(rows: Sequence[ServingRow]) -> Columns:
