@@ -145,28 +145,21 @@ def new_entry(
                 f"not enough room for the checkpoint: it needs {gib(needed_bytes)}, {final.parent} has "
                 f"{gib(free_bytes)} free; make room, or set BENCHMARKER_CACHE to a folder on another disk"
             )
-        with _draft(final) as draft:
+        # Random digits: containers can share host name and process id. tempfile's folders would exclude other users.
+        draft = final.with_name(f".{key}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        draft.mkdir()
+        try:
             yield draft
             created = datetime.now(UTC).isoformat(timespec="seconds")
             made_s = time.perf_counter() - started_s
             description = Description(kind=kind, model=model, options=options, created=created, made_s=made_s)
             (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
             _publish(draft, final)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         reason = write_problem(error, remedy="set BENCHMARKER_CACHE to a folder with room for it")
         raise ModelError(f"{final.parent}: the checkpoint ({gib(needed_bytes)}) was not made: {reason}") from error
-
-
-@contextlib.contextmanager
-def _draft(final: Path) -> Iterator[Path]:
-    # Random digits: containers can share host name and process id. tempfile's folders would exclude other users.
-    name = f".{final.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    draft = final.with_name(name)
-    draft.mkdir()
-    try:
-        yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _publish(draft: Path, final: Path) -> None:
