@@ -46,9 +46,14 @@ def main(path: str) -> None:
                 driver.import_engine(**arguments)
                 # Measured after the imports, because memory of libraries does not count as the model's.
                 before_bytes = resident_bytes("VmRSS")
-            answer = _answer(driver, call, arguments)
-            if call == "facts" and before_bytes is not None and answer["peak_bytes"] is not None:
-                answer["growth_bytes"] = max(0, answer["peak_bytes"] - before_bytes)
+            if call not in CALLS or not hasattr(driver, call):
+                raise NotImplementedError(f"this driver has no call '{call}'")
+            answer = getattr(driver, call)(**arguments) or {}
+            if call == "facts":
+                peak_bytes = resident_bytes("VmHWM")
+                answer |= {"python": ".".join(map(str, sys.version_info[:3])), "peak_bytes": peak_bytes}
+                if before_bytes is not None and peak_bytes is not None:
+                    answer["growth_bytes"] = max(0, peak_bytes - before_bytes)
         except Exception as error:  # noqa: BLE001 - every failure is answered
             traceback.print_exc()
             answer = {"error": _one_line(error)}
@@ -56,16 +61,6 @@ def main(path: str) -> None:
         answers.flush()
         if call == "close":
             return
-
-
-def _answer(driver: Any, call: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    if call == "facts":
-        python = ".".join(str(part) for part in sys.version_info[:3])
-        return {**driver.facts(), "python": python, "peak_bytes": resident_bytes("VmHWM")}
-    if call not in CALLS or not hasattr(driver, call):
-        raise NotImplementedError(f"this driver has no call '{call}'")
-    answer: dict[str, Any] | None = getattr(driver, call)(**arguments)
-    return answer or {}
 
 
 def resident_bytes(field: str) -> int | None:
