@@ -130,7 +130,7 @@ class ContextParallelBench(Bench):
     def measured(self, cell: records.ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
         """Measure a call without exchange, one GPU with seq_len / ranks positions, and the link; profile a call."""
         fields: dict[str, Any] = {}
-        if not self._splitting.is_alone:
+        if self._splitting.exchange != "none":
             try:
                 alone = [step.timed(cell.mode, "alone") for _ in range(REPEATS)]
                 by_rank = zip(*([answer["host_s"] for answer in answers] for answers in alone), strict=True)

@@ -150,7 +150,7 @@ class RankWork:
         before = COUNT.sent_bytes
         with operation_bench.missing_kernel_is_unsupported():
             operation_call.results_of(self.call.operation, first)
-        sent_bytes = None if self._splitting.is_of_torch else COUNT.sent_bytes - before
+        sent_bytes = None if self._splitting.exchange == "torch" else COUNT.sent_bytes - before
         device_name = "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(name)
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
 
@@ -172,7 +172,7 @@ class RankWork:
     ) -> ContextParallelChecked:
         shape, distances = self.call.plan.shape, []
         checked = check(results, inputs, shape)
-        if not self._splitting.is_alone:
+        if self._splitting.exchange != "none":
             expected = operation_call.results_of(open_single(self.call.plan), inputs)
             errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
             for name, result in results.items():

@@ -194,7 +194,7 @@ def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> Contex
         total_flops=total.flops,
         local_flops=local.flops,
         sent_bytes=sent_bytes(shape, ranks, splitting),
-        step_bytes=step_bytes if splitting.is_ring and ranks > 1 else None,
+        step_bytes=step_bytes if splitting.exchange == "ring" and ranks > 1 else None,
     )
 
 
@@ -208,17 +208,17 @@ def sent_bytes(shape: AttentionShape, ranks: int, splitting: Splitting) -> int:
     In a ring of N ranks, a rank sends keys and values N - 1 times forward and N - 1 times backward. It also sends the
     gradients of one block once in the inputs' type, and N - 2 times sums of gradients in float32.
     """
-    if splitting.is_alone or ranks == 1:
+    if splitting.exchange == "none" or ranks == 1:
         return 0
     keys = _kv_bytes(shape, ranks)
-    if splitting.splits_heads:
+    if splitting.exchange == "heads":
         # A rank keeps 1 / ranks of queries, keys, values and output, and sends the rest; gradients likewise.
         queries = keys * shape.heads // shape.kv_heads // 2
         return (2 * queries + keys) * (ranks - 1) // ranks * (2 if shape.is_backward else 1)
     if not shape.is_backward:
         return (ranks - 1) * keys
     in_float32 = keys * FLOAT32_BYTES // shape.element_bytes
-    if splitting.is_ring:
+    if splitting.exchange == "ring":
         return 2 * (ranks - 1) * keys + keys + (ranks - 2) * in_float32
     # torch sends gradients in float32, N times instead of N - 1.
     return 2 * (ranks - 1) * keys + ranks * in_float32

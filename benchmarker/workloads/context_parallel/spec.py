@@ -107,25 +107,24 @@ def most_of_ideal(ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Splitting:
+    exchange: Literal["ring", "heads", "torch", "none"]
+    """`ring`: each rank sends keys and values to the next rank while it computes a block. `heads`: ranks exchange heads
+    for positions. `torch`: torch's context_parallel, whose exchanges are not counted, and which does not run on CPUs.
+    `none`: rank 0 alone computes the full sequence."""
     order: Order = "contiguous"
-    is_ring: bool = False  # True if each rank sends keys and values to the next rank while it computes a block.
-    splits_heads: bool = False
-    is_alone: bool = False  # True if rank 0 alone computes the full sequence.
-    is_of_torch: bool = False
-    """True for torch's context_parallel: its exchanges are not counted, and it does not run on CPUs."""
 
     def gpus(self, ranks: int) -> int:
-        return 1 if self.is_alone else ranks
+        return 1 if self.exchange == "none" else ranks
 
 
 # `rank_work.OPENERS` has the function that prepares each variant.
 VARIANTS: dict[str, Splitting] = {
-    "zigzag": Splitting("zigzag", is_ring=True),
-    "ring": Splitting("contiguous", is_ring=True),
-    "ulysses": Splitting(splits_heads=True),
-    "allgather": Splitting("zigzag", is_of_torch=True),
-    "alltoall": Splitting("zigzag", is_of_torch=True),
-    "single": Splitting(is_alone=True),
+    "zigzag": Splitting("ring", "zigzag"),
+    "ring": Splitting("ring"),
+    "ulysses": Splitting("heads"),
+    "allgather": Splitting("torch", "zigzag"),
+    "alltoall": Splitting("torch", "zigzag"),
+    "single": Splitting("none"),
 }
 FLASH_MULTIPLE = 8  # torch's flash kernel requires a multiple as head_dim. SDPA pads other widths; a ring does not.
 MAX_HEAD_DIM = 256
@@ -139,13 +138,13 @@ def splitting_of(name: str) -> Splitting:
 
 def wrong_shape(variant: ContextParallelVariant, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
     splitting, ranks = splitting_of(variant.variant), point.ranks
-    if splitting.is_alone:
+    if splitting.exchange == "none":
         return ""
     parts = 2 * ranks if splitting.order == "zigzag" else ranks
     if point.seq_len % parts:
         nearest = max(1, point.seq_len // parts) * parts
         return f"seq_len: {point.seq_len} is not a multiple of {parts}, for {ranks} ranks; {nearest} is"
-    if splitting.splits_heads and (subject.heads % ranks or subject.shared_heads % ranks):
+    if splitting.exchange == "heads" and (subject.heads % ranks or subject.shared_heads % ranks):
         return (
             f"heads: {variant.variant} splits them over the ranks; {subject.heads} heads and {subject.shared_heads} "
             f"kv_heads are not both multiples of {ranks}"
@@ -159,7 +158,7 @@ def wrong_shape(variant: ContextParallelVariant, subject: ContextParallelSubject
 
 
 def unsupported(variant: ContextParallelVariant, kind: Kind, subject: ContextParallelSubject) -> str:
-    if splitting_of(variant.variant).is_of_torch and kind == "cpu":
+    if splitting_of(variant.variant).exchange == "torch" and kind == "cpu":
         return "torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses"
     if variant.kernel == "cudnn" and kind != "cuda":
         return "kernel cudnn runs on NVIDIA GPUs only; use kernel flash"
