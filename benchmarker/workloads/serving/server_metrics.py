@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from statistics import mean
 
 from benchmarker.engines.external.server_process import read
@@ -49,49 +48,45 @@ def cache_tokens(url: str) -> int | None:
     return blocks * size or None
 
 
-@dataclass
-class Watched:
-    before: Values = field(default_factory=dict)
-    during: list[Values] = field(default_factory=list)
-    after: Values = field(default_factory=dict)
-
-    def counters(self) -> ServerCounters:
-        grown: dict[str, float | int | None] = {}
-        for name, names in COUNTERS.items():
-            start, end = first(self.before, names), first(self.after, names)
-            grown[name] = None if end is None else max(0.0, end - (start or 0.0))
-        preemptions = grown.pop("preemptions")
-        queued = [
-            waiting / (waiting + (first(values, RUNNING) or 0.0))
-            for values in self.during
-            if (waiting := first(values, WAITING)) is not None and waiting + (first(values, RUNNING) or 0.0) > 0
-        ]
-        shares = [share for values in self.during if (share := first(values, KV_SHARE)) is not None]
-        return ServerCounters(
-            **grown,
-            preemptions=None if preemptions is None else round(preemptions),
-            queued_share=mean(queued) if queued else None,
-            peak_kv_share=min(1.0, max(shares)) if shares else None,
-        )
+def counters_of(readings: Sequence[Values]) -> ServerCounters:
+    """Return the counters of a load; `readings` are those of `watched`."""
+    before, *during, after = readings
+    grown: dict[str, float | int | None] = {}
+    for name, names in COUNTERS.items():
+        start, end = first(before, names), first(after, names)
+        grown[name] = None if end is None else max(0.0, end - (start or 0.0))
+    preemptions = grown.pop("preemptions")
+    queued = [
+        waiting / (waiting + (first(values, RUNNING) or 0.0))
+        for values in during
+        if (waiting := first(values, WAITING)) is not None and waiting + (first(values, RUNNING) or 0.0) > 0
+    ]
+    shares = [share for values in during if (share := first(values, KV_SHARE)) is not None]
+    return ServerCounters(
+        **grown,
+        preemptions=None if preemptions is None else round(preemptions),
+        queued_share=mean(queued) if queued else None,
+        peak_kv_share=min(1.0, max(shares)) if shares else None,
+    )
 
 
 @contextmanager
-def watched(url: str) -> Iterator[Watched]:
-    """Read a server's metrics before and after a block, and every quarter of a second within it."""
-    result, is_over = Watched(before=_read(url)), threading.Event()
+def watched(url: str) -> Iterator[list[Values]]:
+    """Read a server's metrics before a block, every quarter of a second within it, and after it."""
+    readings, is_over = [_read(url)], threading.Event()
 
     def poll() -> None:
         while not is_over.wait(POLL_S):
-            result.during.append(_read(url))
+            readings.append(_read(url))
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
-        yield result
+        yield readings
     finally:
         is_over.set()
         thread.join()
-    result.after = _read(url)
+    readings.append(_read(url))
 
 
 def _read(url: str) -> Values:

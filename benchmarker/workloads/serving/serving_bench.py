@@ -40,7 +40,7 @@ from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, Missing, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator
 from benchmarker.workloads.serving.record import Load, OutputCheck, ServerFacts, ServingCell, outcome
-from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
+from benchmarker.workloads.serving.server_metrics import cache_tokens, counters_of, watched
 from benchmarker.workloads.serving.serving_requests import Request, longest_request, make_requests, read_dataset
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint, requests_of
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
@@ -308,11 +308,11 @@ class ServingBench(Bench):
         return SampleBase(latency_s=load.latency_s)
 
     def _load(self, point: ServingPoint) -> Load:
-        with watched(self.url) as metrics:
+        with watched(self.url) as readings:
             before_j = self.gpu.energy_j() if self.gpu else None
             load = self._send(point, is_timed=True)
             after_j = self.gpu.energy_j() if self.gpu else None
-        changes: dict[str, Any] = {"counters": metrics.counters()}
+        changes: dict[str, Any] = {"counters": counters_of(readings)}
         # The counter moves about ten times a second.
         if before_j is not None and after_j is not None and after_j > before_j:
             changes["energy_j"] = after_j - before_j

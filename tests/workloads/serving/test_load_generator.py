@@ -12,7 +12,7 @@ import pytest
 from benchmarker.engines.external.environments import DRIVERS, EngineError
 from benchmarker.engines.external.server_process import ServerProcess, free_port
 from benchmarker.workloads.serving.load_generator import LoadGenerator, load_of
-from benchmarker.workloads.serving.server_metrics import Watched, parse, watched
+from benchmarker.workloads.serving.server_metrics import counters_of, parse, watched
 
 NULL_SERVER = Path(__file__).parents[2] / "null_server.py"
 ANSWER = {
@@ -65,7 +65,7 @@ def test_counters_are_differences_and_gauges_are_means_or_peaks():
         {"vllm:num_requests_waiting": 0, "vllm:num_requests_running": 4, "vllm:kv_cache_usage_perc": 0.25},
         {},
     ]
-    counters = Watched(before, during, after).counters()
+    counters = counters_of([before, *during, after])
     assert (counters.preemptions, counters.queued_s, counters.prefill_s) == (3, 1.5, None)
     assert (counters.queued_share, counters.peak_kv_share) == (0.125, 0.5)
 
@@ -75,12 +75,12 @@ def test_metrics_are_read_during_a_load():
     server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
     try:
         server.wait_ready(60)
-        with watched(server.url) as metrics:
+        with watched(server.url) as readings:
             time.sleep(0.6)
     finally:
         server.end(keep_log=False)
-    assert metrics.counters().queued_share == 0.25
-    assert metrics.counters().preemptions == 0
+    counters = counters_of(readings)
+    assert (counters.queued_share, counters.preemptions) == (0.25, 0)
 
 
 def test_without_vllm_there_is_no_load_generator(tmp_path, monkeypatch):
