@@ -52,16 +52,16 @@ class LoadGenerator:
         options = ["--request-rate", str(point.rate), "--seed", str(seed)]
         if point.concurrency:
             options = ["--max-concurrency", str(point.concurrency)]
+        requested = [request.new_tokens for request in requests]
         answer = self._driver.request(
             "load",
             limit_s=LOAD_S,
             url=url,
             model=model,
             prompts=[request.prompt for request in requests],
-            new_tokens=[request.new_tokens for request in requests],
+            new_tokens=requested,
             options=options,
         )
-        requested = [request.new_tokens for request in requests]
         return load_of({**answer, "requested": requested}, point.new_tokens)
 
     def close(self) -> None:

@@ -19,16 +19,14 @@ class Driver:
     def import_engine(self) -> None:
         import vllm.benchmarks.serve  # noqa: F401
 
-    def open(self) -> dict[str, Any]:
+    def open(self) -> None:
         import aiohttp
-        import vllm
         from vllm.benchmarks.lib import endpoint_request_func
 
         aiohttp.ClientSession = _without_proxies(aiohttp.ClientSession)
         # Garbage collections during a load would scan every object of vLLM, a third of the load's processor time.
         gc.freeze()
         endpoint_request_func.StreamedResponseHandler = _reader(endpoint_request_func.StreamedResponseHandler)
-        return {"version": vllm.__version__}
 
     def load(
         self, *, url: str, model: str, prompts: list[list[int]], new_tokens: list[int], options: list[str]
