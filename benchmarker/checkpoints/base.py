@@ -40,6 +40,10 @@ class Checkpoint:
         return (self.folder.parent, {"gguf_file": self.folder.name}) if self.is_gguf else (self.folder, {})
 
     @property
+    def weight_file_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob("*.safetensors"))
+
+    @property
     def quantization(self) -> dict[str, Any] | None:
         """`quantization_config` of the checkpoint, or None if it is not quantized."""
         quantization = self.config.get("quantization_config")

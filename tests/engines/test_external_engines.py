@@ -352,13 +352,13 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
     form = Form("fp16", Options(), "float16", VllmOptions(quantization="int8_per_channel_weight_only"))
     assert "would run in 16 bit under that label" in (VllmEngine().why_not_taken(form, checkpoint(tmp_path)) or "")
     facts = ExternalFacts(
-        environment="e", version="1", python="3", weight_bytes=100, linear_methods={"UnquantizedLinearMethod": 3}
+        environment="e", version="1", python="3", weight_bytes=100 << 30, linear_methods={"UnquantizedLinearMethod": 3}
     )
-    assert contradiction("fp8", facts, 100) == "no layer runs quantized, though the row is labelled fp8"
+    assert contradiction("fp8", facts, 100 << 30) == "no layer runs quantized, though the row is labelled fp8"
     assert contradiction(None, facts, None) is None
     packed = facts.model_copy(update={"linear_methods": {"Fp8LinearMethod": 3, "UnquantizedEmbeddingMethod": 1}})
-    assert "100 bytes of 100 in 16 bit" in (contradiction("fp8", packed, 100) or "")
-    assert contradiction("fp8", packed, 190) is None
+    assert "100.00 GiB of 100.00 GiB in 16 bit" in (contradiction("fp8", packed, 100 << 30) or "")
+    assert contradiction("fp8", packed, 190 << 30) is None
     assert "run Fp8LinearMethod" in (contradiction(None, packed, None) or "")
 
 

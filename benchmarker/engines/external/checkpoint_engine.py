@@ -17,6 +17,7 @@ from pydantic import field_validator
 
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.gguf_file import tensor_shapes
+from benchmarker.core.formatting import gib
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.quantization.base import Options
@@ -24,6 +25,7 @@ from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and SGLang load unchanged.
 UNQUANTIZED = "Unquantized"  # Prefix of vLLM's class names for 16-bit layers.
+NEAR_PLAIN = 0.95  # Loaded bytes / checkpoint's bytes above which weights count as not quantized.
 ONE_BYTE = re.compile(r"int8|float8")
 METHODS = ("ngram", "draft_model", "eagle3", "mtp")
 WITH_DRAFT = ("draft_model", "eagle3")  # Methods that need a second checkpoint; `mtp` usually does not.
@@ -86,8 +88,7 @@ class CheckpointEngine(ExternalEngine):
         options = form.engine_options
         assert isinstance(options, CheckpointOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
-        file_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
-        problem = contradiction(label, facts, file_bytes if options.quantization else None)
+        problem = contradiction(label, facts, checkpoint.weight_file_bytes if options.quantization else None)
         if problem:
             raise UnsupportedError(f"{self.name}: {problem}")
 
@@ -114,9 +115,11 @@ def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int | No
         return f"its layers run {', '.join(layers)}, though the row is labelled 16 bit" if layers else None
     if facts.linear_methods and not layers:
         return f"no layer runs quantized, though the row is labelled {label}"
-    if plain_bytes is not None and facts.weight_bytes is not None and facts.weight_bytes > 0.95 * plain_bytes:
-        return (
-            f"the weights take {facts.weight_bytes:,} bytes of {plain_bytes:,} in 16 bit, though the row is labelled "
-            f"{label}"
-        )
-    return None
+    return None if plain_bytes is None else why_plain(label, facts.weight_bytes, plain_bytes)
+
+
+def why_plain(label: str, weight_bytes: int | None, plain_bytes: int) -> str | None:
+    """Return the sizes that show that weights were not quantized while loading; None if they take clearly less."""
+    if weight_bytes is None or weight_bytes <= NEAR_PLAIN * plain_bytes:
+        return None
+    return f"the weights take {gib(weight_bytes)} of {gib(plain_bytes)} in 16 bit, though the row is labelled {label}"

@@ -11,7 +11,7 @@ from pydantic import Field
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.files import content_sha256
-from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, why_no_gguf, write_gguf
+from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, why_no_gguf, write_gguf
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.driver_process import Driver
@@ -91,7 +91,6 @@ class LlamaCppEngine(ExternalEngine):
     ) -> Path:
         if checkpoint.is_gguf:
             return checkpoint.folder
-        require_gguf()
         commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
         # The folder name of a dummy checkpoint encodes everything from which it was made.
         dummy = f"dummy {checkpoint.folder.name}" if checkpoint.dummy else None
@@ -119,10 +118,8 @@ def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make:
     key = cache.key_of({"kind": "gguf", "tokens": "placeholder", **parts})
     if cache.find(key) is None:
         # Upper limit: a GGUF file is never larger than the 16-bit weights in the folder.
-        needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
-        with cache.new_entry(
-            key, kind="gguf", model=checkpoint.model_id, options={"gguf": gguf}, needed_bytes=needed_bytes
-        ) as draft:
+        needed_bytes, model = checkpoint.weight_file_bytes, checkpoint.model_id
+        with cache.new_entry(key, kind="gguf", model=model, options={"gguf": gguf}, needed_bytes=needed_bytes) as draft:
             make(draft / FILE)
     return cache.whole(key, lambda folder: gguf_facts(folder / FILE)) / FILE
 

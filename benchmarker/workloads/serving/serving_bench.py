@@ -25,6 +25,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ProcessError, SpecError, UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
+from benchmarker.engines.external.checkpoint_engine import why_plain
 from benchmarker.engines.external.environments import EngineError, ready_environment
 from benchmarker.engines.external.external_engine import ExternalEngine
 from benchmarker.engines.external.server_process import ServerProcess, free_port, read
@@ -34,7 +35,6 @@ from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory, Gpu, find_gpu
 from benchmarker.measure.energy import count_energy_j
 from benchmarker.quality.evaluation_text import cut, read_text
-from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, Missing, SampleBase
@@ -51,8 +51,6 @@ WARMUP_REQUESTS = 4
 DEATH_S = 3.0  # Longest time from a server's first failed request until its process has ended.
 SCORED, LEAST_SCORED = 64, 16  # Most and fewest tokens of the text by which a server's output is checked.
 NOT_FINITE = "Out of range float values"  # Part of vLLM's answer if a log-probability is NaN.
-NEAR_PLAIN = 0.95
-"""Loaded bytes / checkpoint's bytes above which weights count as not quantized."""
 
 
 @contextmanager
@@ -124,7 +122,9 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
             client=generator.version,
         )
         session.terminal.line(_started_words(server, facts))
-        refuse_plain_weights(server, launch.options, checkpoint, facts)
+        requested = getattr(launch.options, "quantization", None)
+        if requested and (reason := why_plain(requested, facts.weight_bytes, checkpoint.weight_file_bytes)):
+            raise UnsupportedError(f"{server.name}: {reason}")
         if not has_random_weights(job.model) and (tokenizer := load_tokenizer(checkpoint)):
             output = check_output(server, process, tokenizer, positions=sum(longest), terminal=session.terminal)
             facts = facts.model_copy(update={"output": output})
@@ -190,17 +190,6 @@ def _launch(
         prefix_caching=job.grid.shared_prefix > 0,
     )
     return launch, sum(file_facts.get("weight_bytes_by_type", {}).values())
-
-
-def refuse_plain_weights(server: Server, options: Options, checkpoint: Checkpoint, facts: ServerFacts) -> None:
-    """Raise UnsupportedError if the server loaded weights unquantized although the variant requests quantization."""
-    label = getattr(options, "quantization", None)
-    plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
-    if label and facts.weight_bytes and facts.weight_bytes > NEAR_PLAIN * plain_bytes:
-        raise UnsupportedError(
-            f"{server.name}: the weights take {gib(facts.weight_bytes)} of {gib(plain_bytes)} in 16 bit, though the "
-            f"row is labelled {label}"
-        )
 
 
 def check_output(
