@@ -35,10 +35,6 @@ SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
 ANSWER_S = 10.0  # Timeout of a request, per IP address of the hub. The library has none.
 
 
-class _NoAnswerError(Exception):
-    """The hub cannot be reached, and its cache lacks the model."""
-
-
 def find_for_quantization(
     model: ModelSpec,
     needs: QuantizationNeeds,
@@ -97,10 +93,7 @@ def look_for(model: ModelSpec) -> str | None:
     folder = local_folder(model)
     if folder is None:
         commit, is_reachable = _look_up(model)
-        try:
-            return commit if is_reachable else _snapshot(model, SHAPE_FILES, Silent(), offline=True).name
-        except _NoAnswerError as error:
-            raise _out_of_reach(model) from error
+        return commit if is_reachable else _snapshot(model, SHAPE_FILES, Silent(), offline=True).name
     read_config(folder)
     if model.load_format != "dummy":
         check_weights(folder)
@@ -128,7 +121,7 @@ def _hub_config(model_id: str, revision: str | None) -> dict[str, Any]:
     """Return the config.json of a hub id, from the hub's cache if possible; {} if it cannot be read."""
     model = ModelSpec(id=model_id, revision=revision)
     for offline in (True, False):
-        with contextlib.suppress(ModelError, _NoAnswerError):
+        with contextlib.suppress(ModelError):
             return read_config(_snapshot(model, ("config.json",), Silent(), offline=offline))
     return {}
 
@@ -192,16 +185,13 @@ def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: 
     shape = (*SHAPE_FILES, *(("*.py",) if model.trust_remote_code else ()))
     everything = (*shape, *(() if model.load_format == "dummy" else ("model*.safetensors",)))
     _, is_reachable = _look_up(model)
-    try:
-        if not is_reachable:
-            folder = _snapshot(model, everything, progress, offline=True)
-            check_folder(folder)
-            return folder
-        # Requested by the user's revision (`main`) and not by its commit, so that the cache finds `main` offline.
-        check_folder(_snapshot(model, shape, progress))
-        return _snapshot(model, everything, progress)
-    except _NoAnswerError as error:
-        raise _out_of_reach(model) from error
+    if not is_reachable:
+        folder = _snapshot(model, everything, progress, offline=True)
+        check_folder(folder)
+        return folder
+    # Requested by the user's revision (`main`) and not by its commit, so that the cache finds `main` offline.
+    check_folder(_snapshot(model, shape, progress))
+    return _snapshot(model, everything, progress)
 
 
 def _look_up(model: ModelSpec) -> tuple[str | None, bool]:
@@ -242,7 +232,7 @@ def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *
     except (LocalEntryNotFoundError, transport_error()) as error:
         if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
             _refuse(model, error)
-        raise _NoAnswerError from error
+        raise _out_of_reach(model) from error
     except OSError as error:
         raise ModelError(
             f"{model.id}: not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
