@@ -227,11 +227,11 @@ def environment_states() -> list[EnvironmentState]:
 
 
 def ready_environment(engine: str, device: str) -> Marker:
-    """Return the marker of an engine's environment for the device, `cuda` or `cpu`. Raises EngineError."""
-    for spec in ENVIRONMENTS.values():
-        if (spec.engine, spec.device) == (engine, device):
-            return environment_state(spec).interpreter
-    raise EngineError(f"{engine}: no environment of it computes on {device}")
+    """Return the marker of an engine's environment for a kind of device. Raises EngineError."""
+    specs = {spec.device: spec for spec in ENVIRONMENTS.values() if spec.engine == engine}
+    if device not in specs:
+        raise EngineError(f"{engine}: no environment for {device} is shipped; run it on {' or '.join(sorted(specs))}")
+    return environment_state(specs[device]).interpreter
 
 
 def why_not_installed(engine: str) -> str | None:

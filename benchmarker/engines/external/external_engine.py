@@ -72,8 +72,6 @@ class ExternalEngine(Engine):
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:
         import torch
 
-        if device.kind == "rocm":
-            raise EngineError(f"{self.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
         marker = self.marker(device.kind)
         arguments, fields = self.arguments(checkpoint, form, device, marker, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")

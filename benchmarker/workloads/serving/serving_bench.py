@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
@@ -82,10 +81,9 @@ def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[ServingBench]:
 @contextmanager
 def _started(job: ServingJob, device: Device, session: Session, generator: LoadGenerator) -> Iterator[ServingBench]:
     server = SERVERS[job.variant.engine]
-    if device.kind == "rocm":
-        raise EngineError(f"{server.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
     if reason := server.why_not_installed():
         raise UnsupportedError(f"{server.name}: {reason}")
+    marker = ready_environment(server.name, device.kind)
     checkpoint = find_checkpoint(
         job.model, job.variant, progress=session.terminal, device=device.torch_name, is_external=True
     )
@@ -95,7 +93,21 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     label, prompts = (dataset.label, tuple(dataset.prompts(load_tokenizer(checkpoint)))) if dataset else ("", ())
     longest = longest_request(job.grid.points(), prompts)
     refuse_too_long(job, checkpoint.config, longest)
-    launch, file_bytes = _launch(job, server, checkpoint, device, session, positions=sum(longest))
+    engine, form = ENGINES[server.engine], form_of(job)
+    assert isinstance(engine, ExternalEngine)
+    if reason := engine.why_not_taken(form, checkpoint):
+        raise UnsupportedError(f"{server.name}: {reason}")
+    arguments, gguf = engine.arguments(checkpoint, form, device, marker, session.terminal)
+    launch = Launch(
+        marker=marker,
+        arguments=arguments,
+        options=form.engine_options,
+        port=free_port(),
+        positions=sum(longest),
+        concurrency=max(point.concurrency for point in job.grid.points()),
+        has_tokenizer=has_tokenizer(checkpoint),
+        prefix_caching=job.grid.shared_prefix > 0,
+    )
     command = server.command(launch)
     session.ready()
     memory = DeviceMemory(device) if device.kind != "cpu" else None
@@ -113,7 +125,7 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
             version=launch.marker.version,
             command=shlex.join(command),
             start_s=start_s,
-            weight_bytes=file_bytes or found.get("weight_bytes"),
+            weight_bytes=sum(gguf.get("weight_bytes_by_type", {}).values()) or found.get("weight_bytes"),
             kv_bytes=found.get("kv_bytes"),
             kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
             device_bytes=memory.growth_bytes() if memory else None,
@@ -167,29 +179,6 @@ def form_of(job: ServingJob) -> Form:
     variant = job.variant
     options = SERVERS[variant.engine].options.model_validate(variant.engine_options)
     return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
-
-
-def _launch(
-    job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session, *, positions: int
-) -> tuple[Launch, int]:
-    """Return the settings of the server's start, and the bytes of all tensors of a GGUF file (0 without one)."""
-    engine, form = ENGINES[server.engine], form_of(job)
-    assert isinstance(engine, ExternalEngine)
-    if reason := engine.why_not_taken(form, checkpoint):
-        raise UnsupportedError(f"{server.name}: {reason}")
-    marker = ready_environment(server.name, device.kind)
-    arguments, file_facts = engine.arguments(checkpoint, form, device, marker, session.terminal)
-    launch = Launch(
-        marker=marker,
-        arguments=arguments,
-        options=form.engine_options,
-        port=free_port(),
-        positions=positions,
-        concurrency=max(point.concurrency for point in job.grid.points()),
-        has_tokenizer=has_tokenizer(checkpoint),
-        prefix_caching=job.grid.shared_prefix > 0,
-    )
-    return launch, sum(file_facts.get("weight_bytes_by_type", {}).values())
 
 
 def check_output(
