@@ -76,7 +76,6 @@ class ContextParallelBench(Bench):
         self._point: spec.ContextParallelPoint | None = None
         self._prepared: list[dict[str, Any]] = []
         """Each rank's answer to `RankWork.prepare`."""
-        self._count = 0
 
     def facts(self) -> Mapping[str, Any]:
         devices = tuple(answer["device"] for answer in self._prepared)
@@ -155,7 +154,7 @@ class ContextParallelBench(Bench):
         assert point is not None
         count = self._splitting.gpus(point.ranks)
         try:
-            if self._own is None or self._count != count:
+            if self._own is None or self._own.ranks != count:
                 self._own = self._opened(count)
             work = partial(getattr(self._own, name), **arguments)
             if self._ranks is None:
@@ -174,7 +173,6 @@ class ContextParallelBench(Bench):
         self.close()
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
         devices = spec.devices_of(self._device.torch_name, count)
-        self._count = count
         # Ranks on one CPU divide its threads; the old number is restored at the end.
         self._stack.callback(torch.set_num_threads, torch.get_num_threads())
         if count > 1:

@@ -116,7 +116,7 @@ def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
 
 class RankWork:
     def __init__(self, rank: int, ranks: int, device: str, *, subject: dict[str, Any], variant: dict[str, Any]) -> None:
-        self._rank, self._ranks = rank, ranks
+        self._rank, self.ranks = rank, ranks
         self._subject = spec.ContextParallelSubject(**subject)
         self._variant = spec.ContextParallelVariant(**variant)
         self._splitting = spec.splitting_of(self._variant.variant)
@@ -140,10 +140,10 @@ class RankWork:
         self._device.release()
         name = self._device.torch_name
         shape = spec.shape_of(self._subject, seq_len, mode)
-        plan = Plan(shape, self._rank, self._ranks, name, self._variant.kernel, self._splitting.order)
+        plan = Plan(shape, self._rank, self.ranks, name, self._variant.kernel, self._splitting.order)
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
         count = operation_call.copies_needed(
-            input_bytes(_local(shape, self._ranks)), cache_bytes, kind=self._device.kind
+            input_bytes(_local(shape, self.ranks)), cache_bytes, kind=self._device.kind
         )
         self._call = RankCall(plan, OPENERS[self._variant.variant](plan), first.copies(count))
         self._device.release()
@@ -192,7 +192,7 @@ class RankWork:
             if kind == "alone":
                 operation = OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
             elif kind == "single":
-                operation = open_single(replace(plan, shape=_local(plan.shape, self._ranks)))
+                operation = open_single(replace(plan, shape=_local(plan.shape, self.ranks)))
 
             @contextmanager
             def after_barrier() -> Iterator[None]:
@@ -229,7 +229,7 @@ class RankWork:
                     kinds = (WorkKind(kind=kind, **took._asdict()) for kind, took in overlap.kinds.items())
                     longest_first = tuple(sorted(kinds, key=lambda work: -work.busy_s))
                     trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=longest_first)
-            elif self._ranks > 1:
+            elif self.ranks > 1:
                 trace = _trace_by_clock(run)
         seen = [kernel.model_dump() for kernel in kernels[: operation_bench.RECORDED_KERNELS]]
         return {"kernels": seen, "trace": trace and trace.model_dump()}
@@ -248,7 +248,7 @@ class RankWork:
         return min(times)
 
     def _barrier(self) -> None:
-        if self._ranks > 1:
+        if self.ranks > 1:
             barrier(self._device)
 
 
