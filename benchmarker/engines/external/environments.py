@@ -175,8 +175,7 @@ class EnvironmentState:
         """Reason why the environment cannot be used, with the remedy; None if it can."""
         install = f"'benchmarker engine install {self.spec.name}'"
         if self.marker is None:
-            state = "is half-made" if self.folder.exists() else "is not installed"
-            return f"the environment {self.spec.name} {state}: {install} makes it"
+            return f"the environment {self.spec.name} is {self.words}: {install} makes it"
         if not Path(self.marker.python).is_file():
             return (
                 f"the environment {self.spec.name} has lost its Python {self.marker.python}: {install} makes it again"
