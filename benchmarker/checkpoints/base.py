@@ -110,7 +110,5 @@ class QuantizationNeeds:
     """Requirements of the quantization that will load a checkpoint."""
 
     packages: tuple[str, ...] = ()  # Libraries that loading imports.
-    check_stored: Callable[[str, dict[str, Any]], None] = lambda model_id, config: None
-    """Takes the model's name and config.json; raises a BenchmarkerError if the stored quantization cannot be read."""
     packing: Packing | None = None  # Format of a dummy checkpoint; None for 16-bit weights.
     options: Any = None  # Options of the quantization, passed to `packing`.

@@ -57,16 +57,10 @@ def find_for_quantization(
     def config_in(folder: Path) -> dict[str, Any]:
         return language_model_config(folder, read_config(folder), model.id, trusted=model.trust_remote_code)
 
-    def check_folder(folder: Path) -> None:
-        config = config_in(folder)
-        check_config(config)
-        if not is_dummy:
-            needs.check_stored(model.id, config)
-
     local = local_folder(model)
     if local:
-        check_folder(local)
-    folder = local or _download(model, check_folder, progress)
+        check_config(config_in(local))
+    folder = local or _download(model, lambda folder: check_config(config_in(folder)), progress)
     revision = None if local else folder.name
     if not is_dummy:
         check_weights(folder)

@@ -198,14 +198,17 @@ def find_checkpoint(
     if not is_passed_on:
         check_supported(loader, options, target)
 
-    def check_found(model_id: str, config: dict[str, Any]) -> None:
-        check_stored(variant.quant, model_id, config)
+    def check_found(config: dict[str, Any]) -> None:
+        check_config(config)
+        if model.load_format == "dummy" or gguf_file(model):
+            return
+        check_stored(variant.quant, model.id, config)
         stored = config.get("quantization_config")
         if stored and not is_passed_on:
             loader.check(options.model_copy(update=loader.stored_options(stored)), target)
 
-    needs = QuantizationNeeds(() if is_passed_on else loader.packages, check_found, loader.packing, options)
-    return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)
+    needs = QuantizationNeeds(() if is_passed_on else loader.packages, loader.packing, options)
+    return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_found)
 
 
 def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
