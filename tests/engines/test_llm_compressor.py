@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarker.cli.app import app
-from benchmarker.engines.external import llm_compressor
+from benchmarker.engines.external import environments
 from benchmarker.engines.external.environment_install import register_environment
 from benchmarker.engines.external.environments import DRIVERS, LLM_COMPRESSOR
 from benchmarker.execution.jobs import make_job
@@ -50,7 +50,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drivers.mkdir()
     shutil.copyfile(DRIVERS / "driver_loop.py", drivers / "driver_loop.py")
     (drivers / "llm_compressor_driver.py").write_text(FAKE)
-    monkeypatch.setattr(llm_compressor, "DRIVERS", drivers)
+    monkeypatch.setattr(environments, "DRIVERS", drivers)
     monkeypatch.setattr("benchmarker.engines.external.environment_install._imported_version", lambda *_: "1.0")
     register_environment(LLM_COMPRESSOR, python=Path(sys.executable))
 

@@ -74,13 +74,13 @@ class Driver:
         if not isinstance(answer, dict):
             raise ProcessError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
         if "error" in answer:
-            reason = _shown(str(answer["error"]).encode())
+            reason = _shown(str(answer["error"]))
             if not reason.startswith(OUT_OF_MEMORY):
                 raise UnsupportedError(f"{self._name}: {reason}")
             raise ProcessError(f"{self._name}: {reason}", "oom_gpu" if self._on_gpu else "oom_host")
         return answer
 
-    def _line(self, call: str, limit_s: float) -> bytes:
+    def _line(self, call: str, limit_s: float) -> str:
         assert self._process.stdout is not None
         deadline_s = time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector:
@@ -96,13 +96,13 @@ class Driver:
                     raise self._died(call)
                 self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        return line.decode(errors="replace")
 
     def _died(self, call: str) -> ProcessError:
         self.kill()
         self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        reason = _shown(lines[-1].encode()) if lines else "it printed nothing"
+        lines = [line for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        reason = _shown(lines[-1]) if lines else "it printed nothing"
         code = self._process.returncode
         return ProcessError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
@@ -125,5 +125,5 @@ class Driver:
                     stream.close()
 
 
-def _shown(text: bytes) -> str:
-    return " ".join(text.decode(errors="replace").split())[:300]
+def _shown(text: str) -> str:
+    return " ".join(text.split())[:300]

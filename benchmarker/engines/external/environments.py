@@ -163,6 +163,10 @@ class Marker(Plain):
     created: str
     benchmarker: str
 
+    def driver_command(self, driver: str) -> list[str]:
+        # -I: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
+        return [self.python, "-I", str(DRIVERS / "driver_loop.py"), str(DRIVERS / f"{driver}_driver.py")]
+
 
 @dataclass(frozen=True)
 class EnvironmentState:

@@ -17,7 +17,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import ProcessError, WrongTokenCountError
 from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_process import Driver
-from benchmarker.engines.external.environments import DRIVERS, EngineError, Marker, ready_environment, why_not_installed
+from benchmarker.engines.external.environments import EngineError, Marker, ready_environment, why_not_installed
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
@@ -40,9 +40,7 @@ class ExternalEngine(Engine):
         return ready_environment(self.name, device)
 
     def command(self, marker: Marker) -> list[str]:
-        driver = DRIVERS / f"{self.name.replace('-', '_')}_driver.py"
-        # -I: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
-        return [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(driver)]
+        return marker.driver_command(self.name.replace("-", "_"))
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress

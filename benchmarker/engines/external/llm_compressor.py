@@ -17,7 +17,7 @@ from benchmarker.checkpoints.files import TOKENIZER_FILES
 from benchmarker.checkpoints.find import stored_quantization
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.external.driver_process import Driver
-from benchmarker.engines.external.environments import DRIVERS, LLM_COMPRESSOR, environment_state
+from benchmarker.engines.external.environments import LLM_COMPRESSOR, environment_state
 from benchmarker.quantization.calibration import calibration_ids, calibration_text, computed_dtype
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import ModelSpec, QuantSpec
@@ -65,8 +65,7 @@ def quantize(method: str, checkpoint: Checkpoint, target: Target, folder: Path, 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as parent:
         draft = Path(parent) / folder.name
-        command = [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(DRIVERS / "llm_compressor_driver.py")]
-        variables = {"HF_HUB_OFFLINE": "1"}
+        command, variables = marker.driver_command("llm_compressor"), {"HF_HUB_OFFLINE": "1"}
         with closing(
             Driver(LLM_COMPRESSOR.name, command, on_gpu=target.device != "cpu", variables=variables)
         ) as driver:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.engines.external.driver_process import Driver
-from benchmarker.engines.external.environments import DRIVERS, EngineError, environment_states, why_not_installed
+from benchmarker.engines.external.environments import EngineError, environment_states, why_not_installed
 from benchmarker.workloads.serving.record import Load, measured_load
 from benchmarker.workloads.serving.serving_requests import Request
 from benchmarker.workloads.serving.serving_statistics import ITL_STEP_S
@@ -39,8 +39,7 @@ class LoadGenerator:
             raise EngineError(reason)
         states = (state for state in environment_states() if state.spec.engine == "vllm")
         marker = next(state.interpreter for state in states if state.problem is None)
-        programs = [str(DRIVERS / "driver_loop.py"), str(DRIVERS / "load_driver.py")]
-        self._driver = Driver(NAME, [marker.python, "-I", *programs], variables=VARIABLES)
+        self._driver = Driver(NAME, marker.driver_command("load"), variables=VARIABLES)
         self.version = f"{NAME} {marker.version}"
 
     def open(self) -> None:
