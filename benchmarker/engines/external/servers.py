@@ -75,8 +75,8 @@ class Pattern:
 
     def read(self, log: str) -> int | None:
         """For bytes, return the sum over all workers; for tokens, the last number. None without a match."""
-        found = [float(number.replace(",", "")) for number in re.findall(self.expression, log)]
-        return round(sum(found if self.scale > 1 else found[-1:]) * self.scale) or None
+        numbers = [float(number.replace(",", "")) for number in re.findall(self.expression, log)]
+        return round(sum(numbers if self.scale > 1 else numbers[-1:]) * self.scale) or None
 
 
 class Server:

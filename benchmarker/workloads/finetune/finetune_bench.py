@@ -228,8 +228,8 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     with engine.open(checkpoint, form, device, terminal) as source:
         facts = source.loaded
         assert facts is not None
-        found = found_model(session.record.model, checkpoint)
-        session.keep(model=found.model_copy(update={"parameters": facts.parameters}), load=facts)
+        model = found_model(session.record.model, checkpoint)
+        session.keep(model=model.model_copy(update={"parameters": facts.parameters}), load=facts)
         terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
         trainee = trainees.make_trainee(source.model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
         terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")

@@ -120,14 +120,14 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     is_good = False
     try:
         start_s = process.wait_ready()
-        found = server.log_facts(process.log())
+        log_facts = server.log_facts(process.log())
         facts = ServerFacts(
             version=launch.marker.version,
             command=shlex.join(command),
             start_s=start_s,
-            weight_bytes=sum(gguf.get("weight_bytes_by_type", {}).values()) or found.get("weight_bytes"),
-            kv_bytes=found.get("kv_bytes"),
-            kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
+            weight_bytes=sum(gguf.get("weight_bytes_by_type", {}).values()) or log_facts.get("weight_bytes"),
+            kv_bytes=log_facts.get("kv_bytes"),
+            kv_capacity_tokens=log_facts.get("kv_capacity_tokens") or cache_tokens(process.url),
             device_bytes=memory.growth_bytes() if memory else None,
             max_requests=server.max_requests(launch),
             prefix_caching=launch.prefix_caching,

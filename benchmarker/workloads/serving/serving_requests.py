@@ -126,9 +126,9 @@ def make_requests(
     prefix = _random_ids(random.Random(f"{seed} prefix"), point.shared_prefix, vocabulary)
     # Loads of all sizes begin with the same conversations; those of a short file are repeated.
     order = random.Random(f"{seed} {is_timed}").sample(prompts, len(prompts))
-    given = islice(cycle(order), count) if order else (None for _ in range(count))
+    sources = islice(cycle(order), count) if order else (None for _ in range(count))
     requests = []
-    for prompt in given:
+    for prompt in sources:
         if prompt is None:
             length = _length(generator, point.prompt_tokens, point.length_spread, least=1)
             prompt = prefix + _random_ids(generator, length, vocabulary)

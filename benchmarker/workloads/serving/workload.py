@@ -226,8 +226,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
 
     def inputs(self, job: ServingJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
         files, dataset = model_fingerprint(job.model.id), read_dataset(job.grid.dataset)
-        found = {f"model {job.model.id}": files} if files else {}
-        return {**found, f"dataset {job.grid.dataset}": dataset.sha256} if dataset else found
+        inputs = {f"model {job.model.id}": files} if files else {}
+        return {**inputs, f"dataset {job.grid.dataset}": dataset.sha256} if dataset else inputs
 
     def cell_fields(self, job: ServingJob, point: ServingPoint, records: Sequence[ServingRecord]) -> dict[str, Any]:  # noqa: ARG002
         dataset = read_dataset(job.grid.dataset)
