@@ -15,7 +15,6 @@ Rows = Literal["all", "early", "late"]  # All positions of a rank, or those of i
 
 
 class RingStep(NamedTuple):
-    source: int  # Rank whose keys and values are used.
     queries: Rows = "all"
     keys: Rows = "all"
     is_causal: bool = False  # True for a block on the diagonal. Other blocks have no mask.
@@ -31,15 +30,14 @@ def spans_of(order: Order, rank: int, ranks: int, seq_len: int) -> list[tuple[in
 
 def steps_of(order: Order, rank: int, ranks: int) -> tuple[RingStep, ...]:
     """Return the steps of a rank in a ring. Rank r uses the keys and values of rank r - s (mod ranks) in step s."""
-    steps = [RingStep(rank, is_causal=True)]
-    for number in range(1, ranks):
-        source = (rank - number) % ranks
+    steps = [RingStep(is_causal=True)]
+    for source in ((rank - number) % ranks for number in range(1, ranks)):
         if order == "contiguous":
-            steps.append(RingStep(source, is_hidden=source > rank))
+            steps.append(RingStep(is_hidden=source > rank))
         elif source < rank:
             # The source's early chunk precedes both chunks of `rank`, its late chunk follows them.
-            steps.append(RingStep(source, keys="early"))
+            steps.append(RingStep(keys="early"))
         else:
             # Both chunks of the source follow the early chunk of `rank` and precede its late chunk.
-            steps.append(RingStep(source, queries="late"))
+            steps.append(RingStep(queries="late"))
     return tuple(steps)

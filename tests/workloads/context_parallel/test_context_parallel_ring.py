@@ -27,9 +27,10 @@ def test_the_blocks_of_all_ranks_are_the_causal_mask_and_none_is_computed_twice(
     seen = torch.zeros(length, length)
     for rank in range(ranks):
         own = positions(order, rank, ranks, length)
-        for step in steps_of(order, rank, ranks):
+        for number, step in enumerate(steps_of(order, rank, ranks)):
+            source = (rank - number) % ranks
             queries = rows_of(own.reshape(1, 1, -1), step.queries).flatten()
-            keys = rows_of(positions(order, step.source, ranks, length).reshape(1, 1, -1), step.keys).flatten()
+            keys = rows_of(positions(order, source, ranks, length).reshape(1, 1, -1), step.keys).flatten()
             block = torch.ones(len(queries), len(keys))
             if step.is_hidden:
                 block.zero_()
