@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
 
 from pydantic import field_validator
 
@@ -31,14 +30,8 @@ METHODS = ("ngram", "draft_model", "eagle3", "mtp")
 WITH_DRAFT = ("draft_model", "eagle3")  # Methods that need a second checkpoint; `mtp` usually does not.
 
 
-class Speculation(NamedTuple):
-    method: str
-    tokens: int  # Draft tokens per step.
-    draft: str | None  # Folder or hub id of the draft model.
-
-
-def speculation_of(text: str) -> Speculation:
-    """Parse `ngram:5` or `eagle3:3:FOLDER`. Raises ValueError."""
+def speculation_of(text: str) -> tuple[str, int, str | None]:
+    """Parse `ngram:5` or `eagle3:3:FOLDER`: method, draft tokens per step, and draft model. Raises ValueError."""
     method, _, rest = text.partition(":")
     tokens, _, draft = rest.partition(":")
     if method not in METHODS or not tokens.isdecimal() or not int(tokens):
@@ -46,7 +39,7 @@ def speculation_of(text: str) -> Speculation:
         raise ValueError(f"'{text}' is not METHOD:TOKENS or METHOD:TOKENS:DRAFT; the methods are {methods}")
     if method != "mtp" and (method in WITH_DRAFT) != bool(draft):
         raise ValueError(f"'{text}': {method} {'has no' if draft else 'needs a'} draft model")
-    return Speculation(method, int(tokens), draft or None)
+    return method, int(tokens), draft or None
 
 
 class CheckpointOptions(Options):
