@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -47,12 +47,6 @@ LINK_REPEATS = 5
 ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}  # Largest error of `position_coded` that passes.
 TimedKind = Literal["together", "alone", "single"]
 """`together`: with exchange; `alone`: without exchange; `single`: attention over seq_len / ranks positions per rank."""
-
-
-class RankCall(NamedTuple):
-    plan: Plan
-    operation: operation_call.Operation
-    copies: list[operation_call.CallInputs]
 
 
 def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
@@ -121,35 +115,33 @@ class RankWork:
         self._variant = spec.ContextParallelVariant(**variant)
         self._splitting = spec.splitting_of(self._variant.variant)
         self._device = find_device(device)
-        self._call: RankCall | None = None
+        self._plan: Plan
+        self._operation: operation_call.Operation
+        self._copies: list[operation_call.CallInputs] = []
         self._steps: dict[TimedKind, operation_bench.CallStep] = {}
         self._is_profiler_warm = False
         if self._device.kind == "cpu":
             # The ranks share the cores of this host.
             torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
 
-    @property
-    def call(self) -> RankCall:
-        assert self._call is not None
-        return self._call
-
     def prepare(self, *, seq_len: int, mode: str, cache_bytes: int | None) -> dict[str, Any]:
         """Make copies of this rank's inputs that together exceed the cache; run one call and count its sent bytes."""
-        self._call = None
+        self._copies = []
         self._steps.clear()
         self._device.release()
         name = self._device.torch_name
         shape = spec.shape_of(self._subject, seq_len, mode)
-        plan = Plan(shape, self._rank, self.ranks, name, self._variant.kernel, self._splitting.order)
-        first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
+        self._plan = Plan(shape, self._rank, self.ranks, name, self._variant.kernel, self._splitting.order)
+        first = shard(make_inputs(shape, name, seed=self._subject.seed), self._plan)
         count = operation_call.copies_needed(
             input_bytes(_local(shape, self.ranks)), cache_bytes, kind=self._device.kind
         )
-        self._call = RankCall(plan, OPENERS[self._variant.variant](plan), first.copies(count))
+        self._operation = OPENERS[self._variant.variant](self._plan)
+        self._copies = first.copies(count)
         self._device.release()
         before = COUNT.sent_bytes
         with operation_bench.missing_kernel_is_unsupported():
-            operation_call.results_of(self.call.operation, first)
+            operation_call.results_of(self._operation, first)
         sent_bytes = None if self._splitting.exchange == "torch" else COUNT.sent_bytes - before
         device_name = "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(name)
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
@@ -157,7 +149,7 @@ class RankWork:
     def correct(self) -> ContextParallelChecked | None:
         """Gather the results of all ranks. Compare them on rank 0; return None on the other ranks. Raises
         WrongResultError if two calls return the same memory, or a number is not finite."""
-        plan, operation, copies = self.call
+        plan, operation, copies = self._plan, self._operation, self._copies
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
         results = gather(operation_call.fresh_results(operation, copies[0], partial(shard, full, plan)), plan)
         with operation.around():
@@ -170,10 +162,10 @@ class RankWork:
     def _compared(
         self, results: operation_call.Results, inputs: operation_call.CallInputs, coded: Tensor
     ) -> ContextParallelChecked:
-        shape, distances = self.call.plan.shape, []
+        shape, distances = self._plan.shape, []
         checked = check(results, inputs, shape)
         if self._splitting.exchange != "none":
-            expected = operation_call.results_of(open_single(self.call.plan), inputs)
+            expected = operation_call.results_of(open_single(self._plan), inputs)
             errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
             for name, result in results.items():
                 distance = operation_call.relative_error(result, expected[name])
@@ -188,7 +180,7 @@ class RankWork:
         """Time `calls` calls in a row after a barrier; `work` is `forward` or `forward_backward`. Raises
         UnsupportedError if the exchange cannot be left out."""
         if kind not in self._steps:
-            plan, operation, copies = self.call
+            plan, operation = self._plan, self._operation
             if kind == "alone":
                 operation = OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
             elif kind == "single":
@@ -201,7 +193,7 @@ class RankWork:
                     yield
 
             self._steps[kind] = operation_bench.CallStep(
-                operation_call.Operation(operation.call, after_barrier), copies, self._device
+                operation_call.Operation(operation.call, after_barrier), self._copies, self._device
             )
         step = self._steps[kind]
         self._device.reset_peak()
@@ -211,7 +203,7 @@ class RankWork:
     def profile(self, *, work: str) -> dict[str, Any]:
         """Profile one call for its kernels, and measure in a second call how communication overlaps computation: by the
         profiler's trace on a GPU, by the clock around each wait for an exchange on a CPU."""
-        _, operation, copies = self.call
+        operation, copies = self._operation, self._copies
         run = partial(getattr(operation_bench.CallStep(operation, copies, self._device), work), copies[0])
         trace: RankTrace | None = None
         with operation.around():
@@ -236,13 +228,12 @@ class RankWork:
 
     def link(self, *, message_bytes: int) -> float:
         """Send a message to the next rank while receiving one, five times; return the least seconds of an exchange."""
-        plan = self.call.plan
         message = torch.zeros(message_bytes, dtype=torch.uint8, device=self._device.torch_name)
         times = []
         for _ in range(LINK_REPEATS):
             self._barrier()
             started_ns = time.perf_counter_ns()
-            send(plan, message).wait()
+            send(self._plan, message).wait()
             self._device.synchronize()
             times.append((time.perf_counter_ns() - started_ns) / 1e9)
         return min(times)
