@@ -130,9 +130,10 @@ def make_requests(
     requests = []
     for prompt in sources:
         if prompt is None:
-            length = _length(generator, point.prompt_tokens, point.length_spread, least=1)
+            length = generator.randint(*length_range(point.prompt_tokens, point.length_spread, least=1))
             prompt = prefix + _random_ids(generator, length, vocabulary)
-        requests.append(Request(prompt, _length(generator, point.new_tokens, point.length_spread, least=2)))
+        new_tokens = generator.randint(*length_range(point.new_tokens, point.length_spread, least=2))
+        requests.append(Request(prompt, new_tokens))
     return requests
 
 
@@ -143,10 +144,6 @@ def _random_ids(generator: random.Random, length: int, vocabulary: int) -> list[
 def length_range(mean: int, spread: float, *, least: int) -> tuple[int, int]:
     """Return the smallest and largest length. The epsilon absorbs rounding errors of the products."""
     return max(least, math.ceil(mean * (1 - spread) - 1e-9)), math.floor(mean * (1 + spread) + 1e-9)
-
-
-def _length(generator: random.Random, mean: int, spread: float, *, least: int) -> int:
-    return generator.randint(*length_range(mean, spread, least=least))
 
 
 def longest_request(points: Sequence[ServingPoint], prompts: Sequence[list[int]]) -> tuple[int, int]:

@@ -21,17 +21,15 @@ class Slo:
     limits_s: tuple[tuple[str, float], ...]
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}<{_duration(limit_s)}" for name, limit_s in self.limits_s)
+        return ", ".join(
+            f"{name}<{1e3 * limit_s:g}ms" if limit_s < 1 else f"{name}<{limit_s:g}s" for name, limit_s in self.limits_s
+        )
 
     @property
     def words(self) -> str:
         """Return `TTFT 500 ms and TPOT 30 ms`."""
         limits = [f"{name.upper()} {1e3 * limit_s:g} ms" for name, limit_s in self.limits_s]
         return " and ".join(filter(None, (", ".join(limits[:-1]), limits[-1])))
-
-
-def _duration(limit_s: float) -> str:
-    return f"{1e3 * limit_s:g}ms" if limit_s < 1 else f"{limit_s:g}s"
 
 
 def parse_slo(text: str) -> Slo:
