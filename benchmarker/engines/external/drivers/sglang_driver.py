@@ -108,15 +108,13 @@ class Driver:
     def facts(self) -> dict[str, Any]:
         import sglang
 
-        facts: dict[str, Any] = {"version": sglang.__version__, "kv_cache": "paged"}
-        if self._engine is None:
-            return facts
         info = self._engine.get_server_info()
         # SGLang's scheduler reports GiB, rounded to two decimals.
         memory = info["internal_states"][0]["memory_usage"]
         graphs = {f"cuda_graph_{phase}": info["cuda_graph_config"][phase]["backend"] for phase in ("decode", "prefill")}
         return {
-            **facts,
+            "version": sglang.__version__,
+            "kv_cache": "paged",
             "attention": [str(info["attention_backend"])],
             "weight_bytes": round(memory["weight"] * 2**30) or None,
             "kv_cache_bytes": round(memory["kvcache"] * 2**30) or None,

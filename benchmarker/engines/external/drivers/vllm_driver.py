@@ -152,15 +152,13 @@ class Driver:
     def facts(self) -> dict[str, Any]:
         import vllm
 
-        facts: dict[str, Any] = {"version": vllm.__version__, "kv_cache": "paged"}
-        if self._llm is None:
-            return facts
         config = self._llm.llm_engine.vllm_config
         of_scheduler = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
         (weights,) = self._llm.apply_model(_weight_facts)
         (cache_bytes,) = self._llm.collective_rpc(_cache_bytes)
         return {
-            **facts,
+            "version": vllm.__version__,
+            "kv_cache": "paged",
             **weights,
             "kv_cache_bytes": cache_bytes,
             "settings": {
