@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +80,7 @@ class Limit:
         return f"{first}; {refused.text} does not: {refused.why}"
 
 
-def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN) -> Limit:
+def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path) -> Limit:
     """Try values of an axis, beginning with the smallest one in the job; raises SpecError or ResultsError."""
     start = _start(job, axis)
     shortest = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
@@ -90,7 +90,7 @@ def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Se
 
     def tried(value: float) -> Trial:
         grid = small.grid.model_copy(update={axis: (value,)})
-        record = _measured(small.model_copy(update={"grid": grid}), folder / f"{axis}-{value}.json", run)
+        record = _measured(small.model_copy(update={"grid": grid}), folder / f"{axis}-{value}.json")
         units.append(record.limit_unit(axis))
         trial = _trial(value, record)
         outcome = "fits" if trial.fits else f"does not fit: {trial.why}"
@@ -132,9 +132,9 @@ def _start(job: Job, axis: str) -> float:
     return first
 
 
-def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
+def _measured(job: Job, path: Path) -> RunRecord:
     part = Part(record=path.absolute(), sweep=now_id(), cells=(0,), only="timing")
-    command = [*run, "--job", str(write_job(job, path.parent)), "--part", part.model_dump_json(), "--quiet"]
+    command = [*RUN, "--job", str(write_job(job, path.parent)), "--part", part.model_dump_json(), "--quiet"]
     variables = {**os.environ, PARENT: str(os.getpid())}
     ended = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if not path.is_file():

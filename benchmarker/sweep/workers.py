@@ -196,13 +196,11 @@ def topology(core: int) -> tuple[int, ...]:
     return *numbers, core
 
 
-def share_of(
-    cores: Sequence[int], slot: int, slots: int, *, order: Callable[[int], tuple[int, ...]] = topology
-) -> tuple[int, ...]:
+def share_of(cores: Sequence[int], slot: int, slots: int) -> tuple[int, ...]:
     """Return the cores of worker `slot`; all `slots` workers get equally many, or () if there are too few cores."""
     # Cores of one socket, and the two threads of one core, stay together. Most hosts number GPUs by socket, too.
     each = len(cores) // slots
-    return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
+    return tuple(sorted(cores, key=topology)[slot * each : (slot + 1) * each])
 
 
 class LocalPool(Pool):

@@ -69,7 +69,7 @@ def test_an_unsuitable_axis_is_refused(tmp_path, axis, lengths, expected):
 def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(tmp_path, monkeypatch):
     asked = read_job([*ASKED, "64"])
 
-    def measured(job, path, run):
+    def measured(job, path):
         (point,) = job.points()
         template = Run(job.model_copy(update={"output": tmp_path}), Terminal(quiet=True)).record
         cell = {"seq_len": point.seq_len, "batch_size": 1, "mode": "forward"}
@@ -88,13 +88,10 @@ def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(
     assert all((tmp_path / "limit" / f"seq_len-{trial.value}.json").is_file() for trial in limit.trials)
 
 
-def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_path):
-    asked = read_job([*ASKED, "64"])
+def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RUN", ("sh", "-c", "echo no device >&2; exit 3", "sh"))
     with pytest.raises(ResultsError, match=r"left no record \(exit 3\): no device"):
-        find_limit(
-            asked, "seq_len", Terminal(quiet=True), folder=tmp_path,
-            run=("sh", "-c", "echo no device >&2; exit 3", "sh"),
-        )  # fmt: skip
+        find_limit(read_job([*ASKED, "64"]), "seq_len", Terminal(quiet=True), folder=tmp_path)
 
 
 def test_a_sweep_refuses_it():

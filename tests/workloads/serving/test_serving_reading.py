@@ -245,7 +245,7 @@ def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, 
     # A step takes 10 ms, and 0.495 ms more for each further request in the server: 29.8 ms with 41.
     server = SimulatedServer(0.1, 0.010, per_request=0.0495)
 
-    def measured_load(job, path, run):
+    def measured_load(job, path):
         return measured("fp16", server, concurrencies=[job.points()[0].concurrency])
 
     monkeypatch.setattr(find_limit, "_measured", measured_load)
@@ -260,7 +260,7 @@ def test_the_largest_rate_within_the_slo_is_found_by_bisection(tmp_path, monkeyp
     # 5 slots, each for 0.1 s + 127 * 2.5 ms: at most 12 requests a second.
     server = SimulatedServer(0.1, 0.0025, slots=5)
 
-    def measured_load(job, path, run):
+    def measured_load(job, path):
         (point,) = job.points()
         return measured("fp16", server, rates=[point.rate], requests=requests_of(point, job.procedure.requests))
 
