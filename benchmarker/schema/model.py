@@ -29,8 +29,8 @@ class ModelSpec(Plain):
     @model_validator(mode="after")
     def _pin_remote_code(self) -> Self:
         # The record has a hash of a local folder's code.
-        is_pinned = re.fullmatch(r"[0-9a-f]{40}", self.revision or "") or Path(self.id).is_dir()
-        if self.trust_remote_code and not is_pinned:
+        is_pinned = re.fullmatch(r"[0-9a-f]{40}", self.revision or "")
+        if self.trust_remote_code and not is_pinned and not Path(self.id).is_dir():
             raise ValueError(
                 "trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned"
             )
