@@ -195,7 +195,7 @@ def report(
     from benchmarker.comparison.ranking import ranking_of
     from benchmarker.report.answer import answer
     from benchmarker.report.compare import compare
-    from benchmarker.report.html.write import write_plots, write_report
+    from benchmarker.report.html.page import write_plots, write_report
 
     comparison = compare(paths, baseline=baseline, force=force)
     page = output or (paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()) / "report.html"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from benchmarker.comparison.ranking import front, ranking_of
 from benchmarker.core import tables
-from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
+from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.formatting import GIB
 from benchmarker.explain.explain import Explanation
 from benchmarker.explain.waterfall import GAPS, PARTS
@@ -22,8 +21,7 @@ from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.columns import first_table, other_cells
 from benchmarker.report.compare import Comparison, brief, compare, sheets, where
-from benchmarker.report.html.page import html, to_html
-from benchmarker.report.html.write import write_plots, write_report
+from benchmarker.report.html.page import html, to_html, write_plots, write_report
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.record import Conditions, Kernel, Memory
 from benchmarker.schema.registry import workload_of
@@ -169,18 +167,6 @@ def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
     assert text.count("<script>") == 1
     assert "<img" not in text
     assert "\x1b" not in text
-
-
-@pytest.mark.parametrize(("module", "package"), [("matplotlib", "matplotlib")])
-def test_a_missing_library_is_named_with_the_remedy(tmp_path, monkeypatch, module, package):
-    comparison = compared(tmp_path, record("fp16"))
-    for name in [
-        one for one in sys.modules if one.startswith(("benchmarker.report.html", "benchmarker.report.charts"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingLibraryError, match=f"the report needs {package}.*: pip install {package}"):
-        write_report(comparison, tmp_path / "report.html")
 
 
 def test_the_page_names_no_place_in_the_network(whole_page):
@@ -479,9 +465,7 @@ def test_a_report_does_not_overwrite_a_record(tmp_path):
         write_report(comparison, _made(tmp_path / "folder.html"))
 
 
-def test_plots_are_png_files_and_need_no_template_library(whole, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    monkeypatch.delitem(sys.modules, "benchmarker.report.html.page", raising=False)
+def test_plots_are_png_files(whole, tmp_path):
     files = write_plots(whole, charts_of(whole), tmp_path / "plots")
     assert [path.name for path in files] == [f"{name}.png" for name in CHARTS]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.report.compare import compare
-from benchmarker.report.html.write import write_report
+from benchmarker.report.html.page import write_report
 from tests.browser import Page, find_browser, open_browser
 from tests.records import cell, record
 from tests.report.test_report import HOSTILE, compared, everything

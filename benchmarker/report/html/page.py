@@ -1,4 +1,4 @@
-"""HTML page with all tables and charts, in one file that makes no requests.
+"""The report: an HTML page with all tables and charts, in one file that makes no requests, and its charts as PNG files.
 
 Every number comes from the columns and rows of `benchmarker compare`. Names come from files that someone else may have
 written: `html` and jinja2 escape every text, and a content security policy forbids all requests and all scripts except
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,17 +19,19 @@ from markupsafe import Markup
 
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
+from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
 from benchmarker.report.caveats import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
-from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_svg
+from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_png, to_svg
 from benchmarker.report.columns import first_table
 from benchmarker.report.compare import Comparison, caveats_of, forced, header_of, left_out, remarks_of, sheets, where
 from benchmarker.report.explanations import without_why
 from benchmarker.schema.record import Environment, RunRecord
+from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import workload_of
 
 RANDOM_WEIGHTS = (
@@ -36,6 +39,38 @@ RANDOM_WEIGHTS = (
 )
 """Badge of a page whose records have random weights."""
 MOST_VALUES = 4  # Largest number of shown values of one property of the environment. The others are counted.
+
+
+def write_report(results: Comparison, path: Path) -> list[Chart]:
+    """Write the page atomically and return its charts.
+
+    Raises:
+        SpecError: The file name does not end in .html or .htm.
+        ResultsError: The file cannot be written.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise SpecError(f"--output {path}: a report is an HTML file; give it a name that ends in .html")
+    if path.is_dir():
+        raise ResultsError(f"{path}: that is a folder; give --output the name of a file")
+    charts = workload_of(results.workload).charts(results)
+    write_atomically(path, to_html(results, charts))
+    return charts
+
+
+def write_plots(results: Comparison, charts: Sequence[Chart], folder: Path) -> list[Path]:
+    """Write each chart as a PNG file and return the paths. Raises ResultsError."""
+    remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
+    paths = [folder / f"{chart.name}.png" for chart in charts]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for chart, path in zip(charts, paths, strict=True):
+            to_png(chart, path, remark=remark)
+    except OSError as error:
+        raise ResultsError(
+            f"{folder}: the charts cannot be written there ({os.strerror(error.errno or 0)}); "
+            "choose another folder with --plots"
+        ) from error
+    return paths
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
