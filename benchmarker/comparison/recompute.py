@@ -22,17 +22,8 @@ Round = tuple[str, int]  # Sweep, and number of the round in it.
 class Raw(dict[str, Any]):
     """Object in a record's JSON. Its keys are attributes, as the metric formulas need; a missing key is None."""
 
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        super().__init__({name: _raw(value) for name, value in content.items()})
-
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
-
-
-def _raw(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return Raw(value)
-    return [_raw(item) for item in value] if isinstance(value, list) else value
 
 
 Cells = Sequence[tuple[Raw, Raw]]

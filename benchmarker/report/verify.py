@@ -8,13 +8,13 @@ the files' raw JSON by `comparison.recompute`, which shares only the metrics' fo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarker.comparison.comparable import check_comparable, named_variants
 from benchmarker.comparison.invariants import Check, equal, record_checks
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.recompute import (
@@ -36,7 +36,7 @@ from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import collect, parse_json, read_bytes, side_paths
+from benchmarker.schema.record_io import collect, read_bytes, side_paths
 
 Key = tuple[str, CellKey]  # Variant and cell of a row.
 Rounds = dict[tuple[str, int], float]  # Times by sweep and round.
@@ -133,23 +133,18 @@ def _key(row: Row) -> Key:
 
 
 def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
-    records = tuple(files.values())
-    variants = named_variants(records, check_comparable(records, force=True))
-    paths = {id(record): path for path, record in files.items()}
-    contents = {
-        name: [(record, Raw(parse_json(read_bytes(paths[id(record)]), paths[id(record)]))) for record in members]
-        for name, (_, members) in variants.items()
-    }
+    contents = {id(record): json.loads(read_bytes(path), object_hook=Raw) for path, record in files.items()}
     numbers, seconds, calls, metrics = {}, {}, {}, {}
     for row in results.rows:
         if row.cell is None or row.status != "ok":
             continue
-        cells, key = _cells(contents[row.variant], row.cell), _key(row)
+        members = [(record, contents[id(record)]) for record in results.members[row.variant]]
+        cells, key = _cells(members, row.cell), _key(row)
         numbers[key] = numbers_of(cells, row.described.metrics)
         seconds[key] = seconds_by_round(row.ranking, cells) if row.pace else {}
         calls[key] = by_round(cells, lambda _, sample: sample.latency_s)
         metrics[key] = row.ranking.name
-    return _Expected(numbers, seconds, calls, metrics, {name: values for name, (values, _) in variants.items()})
+    return _Expected(numbers, seconds, calls, metrics, results.circumstances)
 
 
 def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
