@@ -235,11 +235,11 @@ def bound(rows: Sequence[Row]) -> Columns:
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
 
 
-def floors(rows: Sequence[Row]) -> Sheet | None:
-    """Return the table of latencies and shortest possible times (floors); None if no row has a floor."""
+def floors(rows: Sequence[Row]) -> list[Sheet]:
+    """Return the table of latencies and shortest possible times (floors); no table if no row has a floor."""
     measured = [row for row in rows if row.floor_s is not None and row.latency]
     if not measured:
-        return None
+        return []
 
     def share(row: Row) -> float | None:
         return None if not row.floor_s or not row.latency or is_wide(row.latency) else row.floor_s / row.latency.value
@@ -260,7 +260,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
             "takes longer"
         )
     note = f"Floor: the shortest possible time of a {measured[0].described.unit}, {source}."
-    return Sheet(LIMITS_TITLE, columns, measured, (note,))
+    return [Sheet(LIMITS_TITLE, columns, measured, (note,))]
 
 
 def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
@@ -322,12 +322,12 @@ def withheld_notes(rows: Sequence[Row]) -> list[str]:
     return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers) + [OPEN_NOTE] * has_open
 
 
-def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
-    """Return a table of the fastest variant in each cell except `shown`; None for zero or more than 12 such cells."""
+def other_cells(results: Results, shown: CellKey | None) -> list[Sheet]:
+    """Return a table of the fastest variant in each cell except `shown`; no table for more than 12 such cells."""
     measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
     if results.sides or not 0 < len(cells) <= MOST_CELLS:
-        return None
+        return []
     rankings = [
         ranking_of(replace(results, rows=tuple(row for row in results.rows if row.cell == cell))) for cell in cells
     ]
@@ -345,7 +345,7 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
         *(Column[Ranking](heading, partial(_pace_of_leader, heading)) for heading in headings),
         *(_of_leader(column) for column in by_leader),
     ]
-    return Sheet("The fastest in the other cells", columns, rankings, tuple(notes))
+    return [Sheet("The fastest in the other cells", columns, rankings, tuple(notes))]
 
 
 def _pace_of_leader(heading: str, ranking: Ranking) -> str:

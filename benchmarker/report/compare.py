@@ -169,13 +169,11 @@ def to_markdown(results: Results) -> str:
 
 def whole(results: Results) -> list[Block]:
     """Return every table, caption and caveat of a comparison, as `--all` prints them."""
-    rows, workload = results.rows, workload_of(results.workload)
     first, *others = sheets(results)
-    limits = workload.limit_sheet(rows, whole=True)
     blocks: list[Block] = [
         bullets([*forced(results), *header_of(results)]),
         first,
-        *([limits] if limits else []),
+        *workload_of(results.workload).limit_sheets(results.rows, whole=True),
         *others,
         caption(results),
         bullets(remarks_of(results)),
@@ -191,13 +189,12 @@ def brief(
     """Return the output without `--all`. `recommendation` replaces the answer, and `sheet` replaces the first table."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
-    other_sheet = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
     caveats = caveats_of(results)
     return [
         "\n".join([*forced(results), *lines]),
         where(results),
         sheet or first_table(ranking, without_why(results.explained)),
-        *([other_sheet] if other_sheet else []),
+        *(other_cells(results, ranking.cell) if sheet is None and recommendation is None else []),
         bullets(budget_lines(recommendation) if recommendation else []),
         bullets(remarks_of(results, is_brief=True)),
         bullets([*caveats[:MOST_CAVEATS], *left_out(results)]),
@@ -294,10 +291,10 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
 
 def column_choices(results: Results, first: Sheet) -> dict[str, Column[Any]]:
     """Return the columns that `chosen_sheet` accepts, by heading in lower case."""
-    limits = workload_of(results.workload).limit_sheet(list(first.rows))
+    limits = workload_of(results.workload).limit_sheets(list(first.rows))
     of_rows = (sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))
     columns: dict[str, Column[Any]] = {}
-    for sheet in (first, *of_rows, *([limits] if limits else [])):
+    for sheet in (first, *of_rows, *limits):
         for column in sheet.columns:
             columns.setdefault(column.heading.lower(), column)
     return columns

@@ -40,11 +40,10 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
 def run_blocks(comparison: Comparison) -> list[Block]:
     rows, records, workload = comparison.rows, comparison.records, workload_of(comparison.workload)
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
-    limits = workload.limit_sheet(rows)
     return [
         bullets(workload.header(records, is_run=True)),
         *([Sheet("", columns, rows)] if rows[0].cell else []),
-        *([limits] if limits else []),
+        *workload.limit_sheets(rows),
         caption(comparison),
         bullets(workload.remarks(rows, comparison.baseline, brief=True)),
         bullets(workload.caveats(records, rows)),

@@ -209,8 +209,8 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Return further tables of the cell that the first table shows."""
         return ()
 
-    def limit_sheet(self, rows: Sequence[RowT], *, whole: bool = False) -> Sheet | None:
-        """Return the table of times and the device's limits; None if unknown. `whole`: `rows` are of all cells."""
+    def limit_sheets(self, rows: Sequence[RowT], *, whole: bool = False) -> Sequence[Sheet]:
+        """Return the table of times and the device's limits, if known. `whole`: `rows` are of all cells."""
         from benchmarker.comparison.rows import headline_rows
         from benchmarker.report.columns import floors
 

@@ -78,7 +78,6 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     workload = workload_of(results.workload)
     ranking = ranking_of(results)
-    limits = workload.limit_sheet(results.rows, whole=True)
     page = page_templates().get_template("page.html")
     return page.render(
         title=page_title(results),
@@ -92,7 +91,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         where=where(results),
         facts=header_of(results),
         first=first_table(ranking, without_why(results.explained)),
-        sheets=[*sheets(results), *([limits] if limits else [])],
+        sheets=[*sheets(results), *workload.limit_sheets(results.rows, whole=True)],
         caption=caption(results),
         batches=remarks_of(results),
         reasons=results.reasons,

@@ -318,11 +318,11 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
 
         return judgement_sheets(rows)
 
-    def limit_sheet(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sheet | None:
+    def limit_sheets(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Sheet]:
         from benchmarker.workloads.generation.reading.generation_tables import limit_rows
-        from benchmarker.workloads.generation.reading.limit_tables import beside_limits
+        from benchmarker.workloads.generation.reading.limit_tables import limit_sheets
 
-        return beside_limits(limit_rows(rows) if whole else rows)
+        return limit_sheets(limit_rows(rows) if whole else rows)
 
     def header(self, records: Sequence[GenerationRecord], *, is_run: bool = False) -> Sequence[str]:
         from benchmarker.workloads.generation.reading.generation_tables import header, load_words, variant_line

@@ -83,8 +83,7 @@ def test_decode_rates_and_rates_of_whole_calls_have_a_column_each():
 
     engines = {"native": 0.0, "vllm": 0.5}
     results = compare_records([measured(name, name, engines[name], number) for number in range(3) for name in engines])
-    sheet = other_cells(results, max(results.measured_cells))
-    assert sheet is not None
+    (sheet,) = other_cells(results, max(results.measured_cells))
     rates = {column.heading: [column.text(row) for row in sheet.rows] for column in sheet.columns[2:4]}
     # One sequence: ten steps in 1 s. Eight sequences, of which vLLM prefills some while it decodes: 88 tokens in 9 s.
     assert rates == {"decode tok/s": ["10.00", "–"], "tok/s": ["–", "9.778"]}

@@ -27,10 +27,10 @@ QUANTIZED_AHEAD = ("gptq",)  # Quantizations that are computed before loading, n
 COMPILED = ("compile", "native")  # Engines whose set-up is compilation; a cache on disk shortens it.
 
 
-def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
-    """Return the table of measured times and floors; None if no row has a floor."""
+def limit_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
+    """Return the table of measured times and floors; no table if no row has a floor."""
     members = [row for row in rows if row.floor_s is not None]
-    return Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),)) if members else None
+    return [Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),))] if members else []
 
 
 def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
