@@ -306,7 +306,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
     def brief_columns(self, rows: Sequence[GenerationRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
         from benchmarker.workloads.generation.reading import generation_tables
 
-        return generation_tables.brief(rows), generation_tables.quality_brief(rows)
+        return generation_tables.brief(rows)
 
     def command(self, records: Sequence[GenerationRecord]) -> str:
         from benchmarker.workloads.generation.reading.generation_tables import generate_command
@@ -325,11 +325,9 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         return limit_sheets(limit_rows(rows) if whole else rows)
 
     def header(self, records: Sequence[GenerationRecord], *, is_run: bool = False) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.generation_tables import header, load_words, variant_line
+        from benchmarker.workloads.generation.reading.generation_tables import header
 
-        if not is_run:
-            return header(records)
-        return variant_line(records[0]), *header(records), *load_words(records[0])
+        return header(records, is_run=is_run)
 
     def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.generation.reading.batch_crossover import crossover_words

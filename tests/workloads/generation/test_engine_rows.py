@@ -107,7 +107,7 @@ def test_accepted_drafts_are_shown_beside_the_rate():
     samples = (sample(1.0, new_tokens=11).model_copy(update={"accepted_tokens": 5}),)
     rows = compare_records([record("fp16", cell(samples=samples, new_tokens=11), runtime="vllm")]).rows
     # Ten tokens after the first, five of them drafts: five steps.
-    assert {column.heading: column.text(rows[0]) for column in brief(rows)}["tok/step"] == "2.000"  # type: ignore[arg-type]
+    assert {column.heading: column.text(rows[0]) for column in brief(rows)[0]}["tok/step"] == "2.000"  # type: ignore[arg-type]
 
 
 def test_speculative_decoding_of_random_weights_is_refused():

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.core.formatting import MISSING
+from benchmarker.core.formatting import MISSING, decimal
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.core.tables import code, plain_line
-from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, change_text, kl_text
 from benchmarker.schema.record import EnergyWindow, Moment
 from benchmarker.workloads.generation.architecture import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import (
@@ -24,6 +24,7 @@ from benchmarker.workloads.generation.record import (
 )
 
 OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
+QUICK_QUALITY = code("--quality quick")
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 
@@ -165,9 +166,12 @@ class GenerationRow(Row):
 
     @property
     def quality_text(self) -> str:
-        from benchmarker.workloads.generation.reading.generation_tables import quality_words
-
-        return quality_words(self)
+        """`KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or the reason why the quality is unknown."""
+        if self.quality and self.is_noise:
+            return f"perplexity {decimal(self.quality.perplexity)}"
+        if self.quality and self.kl_divergence is not None:
+            return f"KL divergence {kl_text(self.quality)}, perplexity {change_text(self.quality)}"
+        return f"quality not measured: {'random weights' if self.has_random_weights else f'add {QUICK_QUALITY}'}"
 
     def values(self) -> dict[str, Any]:
         from benchmarker.workloads.generation.reading.row_json import to_row

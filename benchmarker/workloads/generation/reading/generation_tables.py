@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from benchmarker.comparison.rows import CellKey, headline, shown_value
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
-from benchmarker.core.tables import Column, code, plain_line
+from benchmarker.core.tables import Column, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import (
     InCell,
@@ -22,14 +22,14 @@ from benchmarker.report.columns import (
     number_columns,
 )
 from benchmarker.schema.base import Scalar
-from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import INDISTINGUISHABLE
 from benchmarker.schema.record import status_words
 from benchmarker.workloads.generation.generation_job import chosen_options, runs_in_generate
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.record import NO_TOKENIZER, GenerationRecord
 
 Columns = list[Column[GenerationRow]]
-QUICK_QUALITY = code("--quality quick")
 SHOWN_ELSEWHERE = ("latency", "decode")
 """Metrics that `timing_columns` leaves out: latency has a special column, and the ranking metric is added elsewhere."""
 
@@ -119,22 +119,10 @@ def _divergence(rows: Sequence[GenerationRow]) -> Columns:
     return [Column("KL divergence", text, sort=lambda row: row.kl_divergence)] if has_divergence else []
 
 
-def brief(rows: Sequence[GenerationRow]) -> Columns:
+def brief(rows: Sequence[GenerationRow]) -> tuple[Columns, Columns]:
     steps = estimate_columns(rows, "tok/step", lambda row: row.metrics.get("tok/step"), scale=1)
-    return [*estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3), *steps]
-
-
-def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
-    return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
-
-
-def quality_words(row: GenerationRow) -> str:
-    """Return `KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or the reason why the quality is unknown."""
-    if row.quality and row.is_noise:
-        return f"perplexity {decimal(row.quality.perplexity)}"
-    if row.quality and row.kl_divergence is not None:
-        return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
-    return f"quality not measured: {'random weights' if row.has_random_weights else f'add {QUICK_QUALITY}'}"
+    divergence = [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
+    return [*estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3), *steps], divergence
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:
@@ -160,34 +148,30 @@ def every_cell(rows: Sequence[GenerationRow]) -> Columns:
     return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
 
 
-def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
+def header(records: Sequence[GenerationRecord], *, is_run: bool) -> list[str]:
+    variant = records[0].variant
     models = each(records, lambda record: record.model.id)
     revisions = each(records, lambda record: (record.model.revision or "")[:12])
     types = each(records, lambda record: record.model.dtype)
     dummies = [record.model.load_format == "dummy" for record in records]
     weights = "dummy weights" if all(dummies) else "some dummy weights" if any(dummies) else ""
-    return (
+    return [
+        *([f"variant: {plain_line(variant.name)}, engine {plain_line(variant.engine)}"] if is_run else []),
         f"model: {models}{in_brackets(types, revisions and f'revision {revisions}', weights)}",
         *machine_lines(records),
-    )
+        *(_load_lines(records[0].load) if is_run and records[0].load else []),
+    ]
 
 
-def variant_line(record: GenerationRecord) -> str:
-    return f"variant: {plain_line(record.variant.name)}, engine {plain_line(record.variant.engine)}"
-
-
-def load_words(record: GenerationRecord) -> tuple[str, ...]:
-    load = record.load
-    if load is None:
-        return ()
+def _load_lines(load: LoadFacts) -> list[str]:
     tied = "tied to the embedding" if load.lm_head_tied else "not tied"
     each = f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
-    return (
+    return [
         f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
         f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
         f"lm_head {plain_line(load.lm_head_dtype)} {tied}{each}",
         f"load: {seconds(load.load_s)}",
-    )
+    ]
 
 
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
