@@ -137,7 +137,7 @@ class LoadFacts(Plain):
     notes: tuple[str, ...] = ()
 
 
-DISAGREEMENT = 0.02  # Relative difference between an engine's own times and benchmarker's that sets a flag.
+DISAGREEMENT = 0.02  # Relative difference of an engine's own times from the measured ones that prints a caveat.
 
 
 class ExternalFacts(Plain):
@@ -175,10 +175,6 @@ class ExternalFacts(Plain):
     ttft_disagreement: float | None = None
     """Relative difference between the TTFT of the engine's own clock and the measured TTFT, median over generations."""
     tpot_disagreement: float | None = None
-
-    @property
-    def times_disagree(self) -> bool:
-        return self.disagreement is not None and self.disagreement > DISAGREEMENT
 
 
 Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention", "layer"]

@@ -231,7 +231,7 @@ def external_notes(facts: ExternalFacts) -> list[str]:
             f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, which its peak contains on a CPU and not on a "
             "GPU; the peaks of engines without a reserve contain their KV cache"
         )
-    if facts.times_disagree and facts.disagreement is not None:
+    if facts.disagreement is not None and facts.disagreement > DISAGREEMENT:
         shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
         times = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
         line = f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
