@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.core.formatting import GIB, MIB
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
@@ -77,3 +78,31 @@ class Metric:
     @property
     def shown_unit(self) -> str:
         return self.heading.split()[-1]
+
+
+UNITS: dict[str, tuple[str, float]] = {
+    "s": ("s", 1.0),
+    "ms": ("s", 1e3),
+    "MiB": ("B", 1 / MIB),
+    "GiB": ("B", 1 / GIB),
+    "tok/s": ("1/s", 1.0),
+    "tok/s/user": ("1/s", 1.0),
+    "req/s": ("1/s", 1.0),
+    "Mtok/s": ("1/s", 1e-6),
+    "GB/s": ("B/s", 1e-9),
+    "TFLOP/s": ("FLOP/s", 1e-12),
+    "TFLOP/s/GPU": ("FLOP/s", 1e-12),
+    "%": ("", 100.0),
+    "ppm": ("", 1e6),
+    "M": ("", 1e-6),
+    "kfloat": ("", 1e-3),
+}
+"""(unit of a metric's value, factor from this unit to the unit in tables) by the last word of the metric's heading."""
+
+
+def metric(
+    name: str, heading: str, formula: str, *, better: Literal["higher", "lower"] = "lower", **values: Any
+) -> Metric:
+    """Return a metric in the unit of its heading's last word. `values`: further fields, such as an `of_` function."""
+    unit, scale = UNITS.get(heading.split()[-1], ("", 1.0))
+    return Metric(name=name, heading=heading, unit=unit, scale=scale, better=better, formula=formula, **values)

@@ -90,16 +90,13 @@ class EchoEngine(ExternalEngine):
         return None if form.quant == "fp16" else f"{form.quant} is not a form that it knows"
 '''
 METRIC = """\
-    Metric(
-        name="after",
-        heading="after ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds from the first new token to the end of the call",
+    metric(
+        "after",
+        "after ms",
+        "seconds from the first new token to the end of the call",
         of_sample=lambda cell, sample: sample.latency_s - sample.ttft_s,
     ),"""
-FIRST_METRIC = '    Metric(\n        name="latency",'
+FIRST_METRIC = '    metric(\n        "latency",'
 
 
 def insert(path: Path, *, before: str, line: str) -> None:

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.registry import Axis
+from benchmarker.schema.registry import Axis, metric
 from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord
@@ -56,7 +56,7 @@ METRICS = (
         "of one call: of all GPUs together",
         of_latency=lambda cell, latency_s: cell.demand.total_flops / latency_s if cell.demand else None,
     ),
-    operation.operation_metric(
+    metric(
         "tflops_gpu",
         "TFLOP/s/GPU",
         "TFLOP/s divided by the GPUs that compute",
@@ -65,7 +65,7 @@ METRICS = (
     ),
     operation.FORWARD,
     operation.BACKWARD,
-    operation.operation_metric(
+    metric(
         "scaling",
         "scaling %",
         "FLOPs per second and GPU relative to a single GPU that has seq_len / ranks positions, measured in the same "

@@ -11,11 +11,11 @@ from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.schema.options import GROUPS, Option, field_options
-from benchmarker.schema.registry import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric, metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
-from benchmarker.workloads.operation.operation_workload import operation_metric, share_metric
+from benchmarker.workloads.operation.operation_workload import share_metric
 from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training_step import StepPart
 
@@ -29,13 +29,11 @@ MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
 
 
 def _part_metric(part: StepPart, formula: str) -> Metric:
-    return operation_metric(
-        part, f"{part} ms", formula, of_sample=lambda cell, sample: sample.drained_parts_s.get(part)
-    )
+    return metric(part, f"{part} ms", formula, of_sample=lambda cell, sample: sample.drained_parts_s.get(part))
 
 
 METRICS = (
-    operation_metric(
+    metric(
         "tokens",
         "tok/s",
         "batch_size * seq_len * accumulate divided by the seconds of one undivided step",
@@ -58,7 +56,7 @@ METRICS = (
     _part_metric("forward", "seconds of the forward passes of a step that waits for the device after each part"),
     _part_metric("backward", "seconds of the backward passes of the same step, recomputation included"),
     _part_metric("optimizer", "seconds of the optimizer in the same step"),
-    operation_metric(
+    metric(
         "weights",
         "weights GiB",
         "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every "
@@ -69,14 +67,14 @@ METRICS = (
             record.built.weight_bytes if record.built and record.built.frozen_linear_weights else None
         ),
     ),
-    operation_metric(
+    metric(
         "trained",
         "trained GiB",
         "bytes of trained weights, of their gradients and of the optimizer's state",
         combine="max",
         of_cell=lambda record, cell: record.built.trained_bytes if record.built else None,
     ),
-    operation_metric(
+    metric(
         "activations",
         "activations GiB",
         "live bytes after the forward pass minus those before it, in one untimed step",

@@ -14,7 +14,7 @@ from benchmarker.quantization.load import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import AUTO
 from benchmarker.schema.options import GROUPS, Option, field_options
-from benchmarker.schema.registry import Axis, Metric
+from benchmarker.schema.registry import Axis, metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_job
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, tokens_per_step
@@ -34,60 +34,45 @@ if TYPE_CHECKING:
 
 
 METRICS = (
-    Metric(
-        name="latency",
-        heading="latency s",
-        unit="s",
-        scale=1.0,
-        better="lower",
-        formula="seconds from the call to the last token, with the device drained at both ends",
+    metric(
+        "latency",
+        "latency s",
+        "seconds from the call to the last token, with the device drained at both ends",
         of_sample=lambda cell, sample: sample.latency_s,
     ),
-    Metric(
-        name="ttft",
-        heading="TTFT ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds from the call until the first new token is known",
+    metric(
+        "ttft",
+        "TTFT ms",
+        "seconds from the call until the first new token is known",
         of_sample=lambda cell, sample: sample.ttft_s,
     ),
-    Metric(
-        name="tpot",
-        heading="TPOT ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula="seconds from the first new token to the last, divided by the tokens after the first",
+    metric(
+        "tpot",
+        "TPOT ms",
+        "seconds from the first new token to the last, divided by the tokens after the first",
         of_sample=lambda cell, sample: sample.tpot_s,
     ),
-    Metric(
-        name="decode",
-        heading="decode tok/s",
-        unit="1/s",
-        scale=1.0,
+    metric(
+        "decode",
+        "decode tok/s",
+        "new tokens of all sequences after the first, divided by the seconds from the first to the last",
         better="higher",
-        formula="new tokens of all sequences after the first, divided by the seconds from the first to the last",
         of_latency=lambda cell, tpot_s: cell.batch_size / tpot_s,
         time=lambda cell, sample: sample.tpot_s,
     ),
-    Metric(
-        name="tok/s",
-        heading="tok/s",
-        unit="1/s",
-        scale=1.0,
+    metric(
+        "tok/s",
+        "tok/s",
+        "new tokens of all sequences, divided by the latency",
         better="higher",
-        formula="new tokens of all sequences, divided by the latency",
         of_latency=lambda cell, latency_s: cell.new_tokens * cell.batch_size / latency_s,
     ),
-    Metric(
-        name="tok/step",
-        heading="tok/step",
-        unit="",
-        scale=1.0,
+    metric(
+        "tok/step",
+        "tok/step",
+        "tokens of a decode step of one sequence with speculative decoding: its own, and the drafts that the engine "
+        "counted as accepted",
         better="higher",
-        formula="tokens of a decode step of one sequence with speculative decoding: its own, and the drafts that the "
-        "engine counted as accepted",
         of_sample=tokens_per_step,
     ),
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import Missing
+from benchmarker.schema.registry import metric
 from benchmarker.workloads.mixers.mixer import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from benchmarker.workloads.mixers.mixers_reading import MixersRow
 
 METRICS = (
-    operation.operation_metric(
+    metric(
         "tokens",
         "Mtok/s",
         "batch * positions, divided by the seconds of one call",

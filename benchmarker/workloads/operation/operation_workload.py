@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import FieldError, SpecError
-from benchmarker.core.formatting import GIB, MIB
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import RunRecord, median_latency_s
-from benchmarker.schema.registry import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric, metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 from benchmarker.workloads.operation.record import LengthCell, OperationCell
 from benchmarker.workloads.operation.spec import mode_text
@@ -21,43 +20,18 @@ SEED_FLAG = {"subject.seed": "--input-seed"}  # The option `--seed` is the seed 
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")
 MODE_AXIS = Axis("mode", "mode", mode_text, is_size=False)
 LENGTH_AXES = (SEQ_LEN_AXIS, Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"), MODE_AXIS)
-UNITS: dict[str, tuple[str, float]] = {
-    "ms": ("s", 1e3),
-    "MiB": ("B", 1 / MIB),
-    "GiB": ("B", 1 / GIB),
-    "tok/s": ("1/s", 1.0),
-    "tok/s/user": ("1/s", 1.0),
-    "req/s": ("1/s", 1.0),
-    "Mtok/s": ("1/s", 1e-6),
-    "GB/s": ("B/s", 1e-9),
-    "TFLOP/s": ("FLOP/s", 1e-12),
-    "TFLOP/s/GPU": ("FLOP/s", 1e-12),
-    "%": ("", 100.0),
-    "ppm": ("", 1e6),
-    "M": ("", 1e-6),
-    "kfloat": ("", 1e-3),
-}
-"""(unit of a metric's value, factor from this unit to the unit in tables) by the last word of the metric's heading."""
 
 
 def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
     return cell.demand.flops / latency_s if cell.demand else None
 
 
-def operation_metric(
-    name: str, heading: str, formula: str, *, better: Literal["higher", "lower"] = "lower", **values: Any
-) -> Metric:
-    """Return a metric. `values`: further fields of Metric, such as the function that computes it, and `combine`."""
-    unit, scale = UNITS.get(heading.split()[-1], ("", 1.0))
-    return Metric(name=name, heading=heading, unit=unit, scale=scale, better=better, formula=formula, **values)
-
-
 def tflops_metric(formula: str, *, of_latency: Callable[[Any, float], float | None] = flops_per_s) -> Metric:
-    return operation_metric("tflops", "TFLOP/s", formula, better="higher", of_latency=of_latency)
+    return metric("tflops", "TFLOP/s", formula, better="higher", of_latency=of_latency)
 
 
 def fact_metric(name: str, heading: str, of_cell: Callable[[Any], float | None], formula: str, **values: Any) -> Metric:
-    return operation_metric(name, heading, formula, of_cell=lambda record, cell: of_cell(cell), **values)
+    return metric(name, heading, formula, of_cell=lambda record, cell: of_cell(cell), **values)
 
 
 def share_metric(
@@ -70,7 +44,7 @@ def share_metric(
             return None
         return flops_of(cell.demand) / median_latency_s(cell) / record.limits.matmul_flops_per_s
 
-    return operation_metric(name, heading, formula, better="higher", of_cell=of_cell)
+    return metric(name, heading, formula, better="higher", of_cell=of_cell)
 
 
 def _peak_bytes(cell: LengthCell) -> int | None:
@@ -79,13 +53,13 @@ def _peak_bytes(cell: LengthCell) -> int | None:
     return max(filter(None, peaks), default=None)
 
 
-FORWARD = operation_metric(
+FORWARD = metric(
     "forward",
     "forward ms",
     "seconds of one forward pass, the mean of calls in a row",
     of_sample=lambda cell, sample: sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward"),
 )
-BACKWARD = operation_metric(
+BACKWARD = metric(
     "backward",
     "backward ms",
     "seconds by which forward and backward take longer than forward alone",

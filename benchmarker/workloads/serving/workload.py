@@ -21,11 +21,10 @@ from benchmarker.quantization.registry import resolved_quant
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO
 from benchmarker.schema.options import GROUPS, Option, field_options
-from benchmarker.schema.registry import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric, metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation.generation_job import renamed, with_checkpoint
 from benchmarker.workloads.generation.spec import ModelSubject
-from benchmarker.workloads.operation.operation_workload import operation_metric
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
@@ -64,7 +63,7 @@ def _time_metric(name: str, level: str, share: float) -> Metric:
         return statistics.percentile(statistics.values_s(load, name), share)
 
     words = "median" if share == 0.5 else f"{level}, of {round(statistics.BEYOND / (1 - share))} requests or more"
-    return operation_metric(
+    return metric(
         f"{name}_{level}".strip("_"),
         " ".join(filter(None, (name.upper(), level, "ms"))),
         f"{TIMES[name]}: {words}",
@@ -73,7 +72,7 @@ def _time_metric(name: str, level: str, share: float) -> Metric:
 
 
 def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any], float | None]) -> Metric:
-    return operation_metric(name, heading, formula, better="higher", of_sample=lambda cell, load: value_of(load))
+    return metric(name, heading, formula, better="higher", of_sample=lambda cell, load: value_of(load))
 
 
 def goodput(record: Any, cell: Any) -> float | None:
@@ -93,15 +92,13 @@ METRICS = (
     _rate_metric("user_tokens", "tok/s/user", "1 / median TPOT", statistics.user_tokens_per_s),
     *(_time_metric(name, level, share) for name in TIMES for level, share in PERCENTILES.items()),
     _rate_metric("request_throughput", "req/s", "requests that ended, per second", statistics.requests_per_s),
-    operation_metric(
+    metric(
         "joules_per_token",
         "J/token",
         "joules of the GPU during the load, idle power and prefill included, divided by the output tokens",
         of_sample=lambda cell, load: statistics.joules_per_token(load),
     ),
-    operation_metric(
-        "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
-    ),
+    metric("goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput),
 )
 
 
