@@ -31,7 +31,7 @@ from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.generation_job import refuse_too_large
-from benchmarker.workloads.generation.generation_quality import judged, plan_quality
+from benchmarker.workloads.generation.generation_quality import measure_quality, measure_tasks, plan_quality
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.source_benchmarker import SourceBenchmarker
@@ -113,9 +113,14 @@ class GenerationBench(SourceBenchmarker):
             session.keep(**after_timing(work, LastCell(job, session.record, self, path, session.terminal)))
         if not job.is_judged:
             return {}
-        subject = Subject(self.source, self._stack.close)
-        del self.source
-        return judged(job, self._plan, subject, self._tokenizer, self.device, session.terminal)
+        fields: dict[str, Any] = {}
+        if job.quality.tasks:
+            fields |= measure_tasks(job, self.source.model, self._tokenizer, session.terminal)
+        if self._plan:
+            subject = Subject(self.source, self._stack.close)
+            del self.source
+            fields |= measure_quality(self._plan, subject, self.device, session.terminal)
+        return fields
 
 
 def _check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:

@@ -131,22 +131,10 @@ def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | No
     )
 
 
-def judged(
-    job: GenerationJob, plan: Plan | None, subject: Subject, tokenizer: Any | None, device: Device, terminal: Terminal
-) -> dict[str, Any]:
-    """Return the record's fields of quality and tasks, or the reasons why they are missing. Releases `subject`."""
-    fields: dict[str, Any] = {}
-    assert subject.source is not None
-    if job.quality.tasks:
-        fields |= _measured_answers(job, subject.source.model, tokenizer, terminal)
-    if plan:
-        fields |= _quality(plan, subject, device, terminal)
-    return fields
-
-
-def _measured_answers(
+def measure_tasks(
     job: GenerationJob, model: PreTrainedModel | None, tokenizer: Any | None, terminal: Terminal
 ) -> dict[str, Any]:
+    """Return the record's field of answers to questions, or the reason why they are missing."""
     if model is None:
         reason = f"{job.variant.engine} has no model in this process that could be asked questions"
         terminal.line(f"no tasks: {reason}")
@@ -164,7 +152,8 @@ def _measured_answers(
     return {"tasks": results}
 
 
-def _quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:
+def measure_quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:
+    """Return the record's field of quality, or the reason why it is missing. Releases `subject`."""
     from benchmarker.quality.judge import judge
 
     try:
