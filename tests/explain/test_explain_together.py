@@ -12,7 +12,7 @@ from benchmarker.core.console import FILE_WIDTH
 from benchmarker.report.compare import to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.model import EngineFacts, ExternalFacts
-from benchmarker.workloads.generation.reading.limit_tables import Cost, break_even, cost_of
+from benchmarker.workloads.generation.reading.limit_tables import break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, LIMITS, run
 from tests.records import cell, compare_records, load, missing, record, save
@@ -207,7 +207,7 @@ def test_a_variant_has_paid_for_itself_after_so_many_tokens_cold_and_warm(tmp_pa
 
 def test_a_variant_that_is_not_really_faster_never_pays() -> None:
     row = compare_records(pair()).rows[1]
-    found = break_even(row, row, costs=(Cost(1.0, 1.0), Cost(9.0, 9.0)))
+    found = break_even(row, row, costs=({"cold": 1.0}, {"cold": 9.0}))
     assert found == "int8 is not faster than int8, and never pays for its loading"
 
 
@@ -238,13 +238,13 @@ def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
         record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"engine": facts(*given)})
         for given in ((80.0, "cold"), (20.0, "warm"))
     )
-    assert cost_of([cold, warm]) == Cost(cold_s=82.0, warm_s=22.0)
-    assert cost_of([warm]) == Cost(cold_s=None, warm_s=22.0)
-    assert cost_of([record("fp16", load=load(load_s=2.0))]) == Cost(cold_s=2.0, warm_s=2.0)
+    assert cost_of([cold, warm]) == {"cold": 82.0, "warm": 22.0}
+    assert cost_of([warm]) == {"warm": 22.0}
+    assert cost_of([record("fp16", load=load(load_s=2.0))]) == {"cold": 2.0, "warm": 2.0}
     unknown = record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"engine": facts(38.0, None)})
-    assert cost_of([unknown]) == Cost(cold_s=None, warm_s=None)
+    assert cost_of([unknown]) == {}
 
 
 def test_random_weights_written_as_gptq_cost_nothing_to_quantize_and_tell_no_cold_cost() -> None:
     dummy = record("gptq", load=load(load_s=2.0), model={"load_format": "dummy"})
-    assert cost_of([dummy]) == Cost(cold_s=None, warm_s=2.0)
+    assert cost_of([dummy]) == {"warm": 2.0}

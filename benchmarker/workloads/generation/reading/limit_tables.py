@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from benchmarker.comparison.rows import cell_words, is_wide
 from benchmarker.core.formatting import MISSING, decimal, percent, rate, seconds
@@ -120,11 +120,8 @@ def ceilings(comparison: Comparison) -> list[str]:
     ]
 
 
-class Cost(NamedTuple):
-    """Seconds before the first token, with a cold and with a warm cache; None if not measured."""
-
-    cold_s: float | None
-    warm_s: float | None
+State = Literal["cold", "warm"]
+"""State of the compiler's cache."""
 
 
 def break_evens(comparison: Comparison) -> list[str]:
@@ -143,49 +140,49 @@ def break_evens(comparison: Comparison) -> list[str]:
     return list(filter(None, sentences))
 
 
-def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost, Cost]) -> str | None:
+def break_even(
+    baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Mapping[State, float], Mapping[State, float]]
+) -> str | None:
     """Return the sentence on a row's break-even; None if a rate or cost is unknown. `costs`: (baseline's, row's)."""
     if baseline.rate is None or row.rate is None:
         return None
     saved_s = 1 / baseline.rate.value - 1 / row.rate.value
     verdict = row.call.verdict if row.call else None
     variant, base = plain_line(row.variant), plain_line(baseline.variant)
-    tokens = {
-        state: max(0, math.ceil((after - before) / saved_s))
-        for state, before, after in zip(("cold", "warm"), *costs, strict=True)
-        if before is not None and after is not None and saved_s > 0
-    }
-    if not tokens and saved_s > 0:
+    before, after = costs
+    states = [state for state in after if state in before]
+    if not states and saved_s > 0:
         return None
     if verdict == "inconclusive":
         return f"{variant} is not separated from {base} in whole calls: whether it pays for its loading is not decided"
     if verdict == "same" or saved_s <= 0:
         speed = "as fast as" if verdict == "same" else "not faster than"
         return f"{variant} is {speed} {base}, and never pays for its loading"
-    counts = {state: f"{count:,} tokens" if count else "at once" for state, count in tokens.items()}
+    tokens = {state: max(0, math.ceil((after[state] - before[state]) / saved_s)) for state in states}
     times = [
-        f"{state} {counts[state]} ({seconds(cost)} before the first token)"
-        for state, cost in (("warm", costs[1].warm_s), ("cold", costs[1].cold_s))
-        if state in counts and cost is not None
+        f"{state} {f'{count:,} tokens' if count else 'at once'} ({seconds(after[state])} before the first token)"
+        for state, count in tokens.items()
     ]
     return f"{variant} has paid for itself against {base} after: {'; '.join(times)}"
 
 
-def cost_of(records: Sequence[GenerationRecord]) -> Cost:
-    """Return the seconds that a variant needs before its first token."""
+def cost_of(records: Sequence[GenerationRecord]) -> dict[State, float]:
+    """Return the seconds that a variant needs before its first token, by state of the cache; unknown states are left
+    out."""
     loads = [record.load for record in records if record.load]
     if not loads:
-        return Cost(None, None)
+        return {}
     load_s = statistics.median(load.load_s for load in loads)
     quantized = [load.quantize_s for load in loads if load.quantize_s is not None]
     quantize_s = statistics.median(quantized) if quantized else 0.0
-    cold, warm = _setup(records, "cold"), _setup(records, "warm")
+    warm, cold = _setup(records, "warm"), _setup(records, "cold")
     if any(record.model.load_format == "dummy" and record.variant.quant in QUANTIZED_AHEAD for record in records):
         cold = None
-    return Cost(None if cold is None else load_s + cold + quantize_s, None if warm is None else load_s + warm)
+    costs: dict[State, float] = {"warm": load_s + warm} if warm is not None else {}
+    return costs if cold is None else {**costs, "cold": load_s + cold + quantize_s}
 
 
-def _setup(records: Sequence[GenerationRecord], state: Literal["cold", "warm"]) -> float | None:
+def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
     """Return the median seconds of set-ups with this state of the compiler cache; None if none is known."""
     engines = [record.engine for record in records if record.engine]
     times = [
