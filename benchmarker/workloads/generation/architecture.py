@@ -161,11 +161,12 @@ class Architecture:
         outside_layers = self.other_weights + routed
         decode_flops: float = 2 * (outside_layers + sum(layer.weights for layer in self.layers) + self.head)
         prefill_flops: float = 2 * (prompt_tokens * outside_layers + self.head)
+        last_writer = max((number for number, layer in enumerate(self.layers) if not layer.shares_kv), default=-1)
         for number, layer in enumerate(self.layers):
             held = _positions(start, counted_steps, layer.window and layer.window - 1) / counted_steps
             cached_bytes += batch_size * round(layer.kv_values * self.value_bytes) * held
             decode_flops += layer.state_flops + (layer.score_flops + layer.position_flops) * held
-            tokens = prompt_tokens if number < self._first_reader else 1
+            tokens = prompt_tokens if number <= last_writer else 1
             prefill_flops += tokens * (2 * layer.weights + layer.state_flops) + layer.position_flops * depth
             prefill_flops += layer.score_flops * _positions(start + 1 - tokens, tokens, layer.window)
         weight_bytes, kv_bytes = self.read_bytes + batch_size * self.row_bytes, round(cached_bytes)
@@ -187,11 +188,6 @@ class Architecture:
             experts_per_step=used_experts if self.experts else None,
             experts=self.experts.count if self.experts else None,
         )
-
-    @property
-    def _first_reader(self) -> int:
-        """Index of the layer after the last layer that writes a KV cache or a state."""
-        return 1 + max((number for number, layer in enumerate(self.layers) if not layer.shares_kv), default=-1)
 
 
 def _positions(first: int, count: int, limit: int | None) -> int:

@@ -7,7 +7,7 @@ of transformers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.dummy import model_of
 from benchmarker.checkpoints.read_model import (
@@ -47,11 +47,6 @@ LAYER_TYPES = {
 }
 """Kind of mixer by the name in `layer_types` of transformers' configs; earlier names are included."""
 STATE_VALUE_BYTES = 4  # Recurrent states are stored in float32.
-
-
-class Mixer(NamedTuple):
-    kind: MixerKind
-    module: Any
 
 
 def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float | None = None) -> Architecture:
@@ -178,15 +173,15 @@ def _layer_kinds(config: Any) -> list[str]:
 
 
 def _layer(module: nn.Module, kind: str, config: Any, *, shares: int, value_bytes: int) -> Layer:
-    mixers = [mixer for inner in module.modules() if (mixer := _mixer(inner, kind))]
+    mixers = [(mixer, inner) for inner in module.modules() if (mixer := _mixer(inner, kind))]
     if not mixers and kind != "none":
         raise UnsupportedError(f"a layer of kind '{kind}' has no module that is described")
     sizes: dict[str, Any] = {}
-    for mixer in mixers:
-        sizes |= _sizes(mixer, config, shares, value_bytes)
-    has_others = _multiplied_outside(module, [mixer.module for mixer in mixers]) > 0
+    for mixer, inner in mixers:
+        sizes |= _sizes(mixer, inner, config, shares, value_bytes)
+    has_others = _multiplied_outside(module, [inner for _, inner in mixers]) > 0
     return Layer(
-        mixers=tuple(mixer.kind for mixer in mixers) or ("none",),
+        mixers=tuple(mixer for mixer, _ in mixers) or ("none",),
         feed_forward="MoE" if expert_containers(module) else "dense" if has_others else "none",
         weights=_multiplied_outside(module, []) // shares,
         window=config.sliding_window if kind == "sliding window" else None,
@@ -194,23 +189,23 @@ def _layer(module: nn.Module, kind: str, config: Any, *, shares: int, value_byte
     )
 
 
-def _mixer(module: Any, kind: str) -> Mixer | None:
+def _mixer(module: Any, kind: str) -> MixerKind | None:
     if hasattr(module, "ssm_state_size"):
-        return Mixer("state space", module)
+        return "state space"
     if hasattr(module, "head_k_dim"):
-        return Mixer("linear attention", module)
+        return "linear attention"
     if type(module).__name__.endswith("ShortConv"):
-        return Mixer("short convolution", module)
+        return "short convolution"
     if hasattr(module, "kv_lora_rank"):
-        return Mixer("MLA", module)
+        return "MLA"
     if type(module).__name__.endswith("Attention"):
-        return Mixer("sliding window" if kind == "sliding window" else "full attention", module)
+        return "sliding window" if kind == "sliding window" else "full attention"
     return None
 
 
-def _sizes(mixer: Mixer, config: Any, shares: int, value_bytes: int) -> dict[str, int | bool]:
-    module, heads = mixer.module, config.num_attention_heads
-    if mixer.kind == "MLA":
+def _sizes(mixer: MixerKind, module: Any, config: Any, shares: int, value_bytes: int) -> dict[str, int | bool]:
+    heads = config.num_attention_heads
+    if mixer == "MLA":
         # Newer versions of transformers cache the latent and expand it in each step.
         is_latent = hasattr(module, "expand_kv")
         expanded = heads * (module.qk_head_dim + module.v_head_dim)
@@ -219,7 +214,7 @@ def _sizes(mixer: Mixer, config: Any, shares: int, value_bytes: int) -> dict[str
             "score_flops": 2 * expanded // shares,
             "position_flops": 2 * weights_of(module.kv_b_proj) // shares if is_latent else 0,
         }
-    if mixer.kind in ("full attention", "sliding window"):
+    if mixer in ("full attention", "sliding window"):
         dim = getattr(module, "head_dim", None) or head_dim(config)
         groups = getattr(module, "num_key_value_groups", None)
         shared = bool(getattr(module, "is_kv_shared_layer", False))
@@ -231,10 +226,10 @@ def _sizes(mixer: Mixer, config: Any, shares: int, value_bytes: int) -> dict[str
         }
     convolution = getattr(module, "conv1d", None) or module.conv
     state, products = 0, 0
-    if mixer.kind == "linear attention":
+    if mixer == "linear attention":
         # 3 products per number of the state: read for the key, add an outer product, read for the query.
         state, products = module.num_v_heads * module.head_k_dim * module.head_v_dim, 3
-    if mixer.kind == "state space":
+    if mixer == "state space":
         # 2 products per number of the state: add an outer product, read for C.
         state, products = module.num_heads * module.head_dim * module.ssm_state_size, 2
     state_bytes = STATE_VALUE_BYTES * state + value_bytes * convolution.weight.numel()
