@@ -56,8 +56,6 @@ def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
 
 
 def _with_spread(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | None]) -> Numbers:
-    if not rounds:
-        return {f"{name}{part}": None for part in ("", " low", " high", " deviation")}
     values = [value for value in repeats if value is not None]
     return {name: centre(rounds), **spread(name, list(rounds.values()), values)}
 
