@@ -42,12 +42,6 @@ LARGEST_P = 0.01
 RecordT = TypeVar("RecordT", bound=RunRecord)
 
 
-def page_title(results: Results) -> str:
-    """Return the title of a page: `attention on NVIDIA H100 80GB HBM3`."""
-    subjects = each(results.records, lambda record: record.subject_name)
-    return f"{subjects} on {each(results.records, lambda record: record.environment.device.name)}"
-
-
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
     numbers = {name: dict.fromkeys(record.environment.packages.get(name) for record in records) for name in PACKAGES}
     versions = {name: " or ".join(filter(None, distinct)) for name, distinct in numbers.items()}

@@ -17,11 +17,11 @@ from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, near_miss
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, Text, plain_line
+from benchmarker.report.caveats import COMMIT_LENGTH
 from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.record_io import Collected
 
 DATE_LENGTH = 16
-COMMIT_LENGTH = 7
 File = tuple[Path, RunRecord]
 
 

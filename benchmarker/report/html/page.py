@@ -24,7 +24,7 @@ from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
-from benchmarker.report.caveats import caption, page_title
+from benchmarker.report.caveats import caption, each
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_png, to_svg
 from benchmarker.report.columns import first_table
@@ -76,11 +76,12 @@ def write_plots(results: Comparison, charts: Sequence[Chart], folder: Path) -> l
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     script = (Path(__file__).parent / "parts" / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    workload = workload_of(results.workload)
+    subjects = each(results.records, lambda record: record.subject_name)
+    devices = each(results.records, lambda record: record.environment.device.name)
     ranking = ranking_of(results)
     page = page_templates().get_template("page.html")
     return page.render(
-        title=page_title(results),
+        title=f"{subjects} on {devices}",
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
         light=LIGHT.variables,
         dark=DARK.variables,
@@ -91,7 +92,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         where=where(results),
         facts=header_of(results),
         first=first_table(ranking, without_why(results.explained)),
-        sheets=[*sheets(results), *workload.limit_sheets(results.rows, whole=True)],
+        sheets=[*sheets(results), *workload_of(results.workload).limit_sheets(results.rows, whole=True)],
         caption=caption(results),
         batches=remarks_of(results),
         reasons=results.reasons,
