@@ -195,8 +195,7 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first if two start together, so a caller precedes its callees.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    work = _work(intervals, _self_times(intervals), _sections_of(events, intervals, cuts), may_overlap=False)
-    return work._replace(busy_s=work.kernel_s)
+    return _work(intervals, _self_times(intervals), _sections_of(events, intervals, cuts), may_overlap=False)
 
 
 def on_the_traces_clock(events: Iterable[TraceEvent], cuts: Sequence[Cut], *, marks_ns: Sequence[int]) -> list[Cut]:
@@ -276,7 +275,7 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
         )
         for name, total in sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     )
-    busy_s = sum(alone_ns(intervals)) / 1e9
+    busy_s = sum(alone_ns(intervals) if may_overlap else lengths_ns) / 1e9
     return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=_span_s(intervals), sections=facts)
 
 
