@@ -231,16 +231,20 @@ def quality_line(quality: Quality) -> str:
     return ", ".join([*sentences, f"{quality.seconds:.1f} s"])
 
 
+STEP_VERDICTS = {
+    "equal": "rounding",
+    "differs": "more than rounding",
+    "wrong": "another computation",
+    "cache": "the quantized KV cache",
+}
+
+
 def step_line(checked: StepDivergence) -> str:
-    verdicts = {
-        "equal": "rounding",
-        "differs": f"more than rounding, which is up to {significant(checked.expected, 2)}",
-        "wrong": "another computation",
-        "cache": f"the quantized KV cache; rounding is up to {significant(checked.expected, 2)}",
-    }
+    joint = {"differs": ", which is", "cache": "; rounding is"}.get(checked.verdict)
+    limit = f"{joint} up to {significant(checked.expected, 2)}" if joint else ""
     return (
         f"KL step/eager: {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps "
-        f"({verdicts[checked.verdict]})"
+        f"({STEP_VERDICTS[checked.verdict]}{limit})"
     )
 
 

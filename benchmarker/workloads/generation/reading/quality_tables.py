@@ -19,6 +19,7 @@ from benchmarker.schema.quality import (
     SILENT_KL,
     STEP_FACTOR,
     STEP_ROUNDING,
+    STEP_VERDICTS,
     STEP_WRONG,
     Quality,
     TaskResult,
@@ -73,14 +74,6 @@ def _of(
 
 # Timed step
 
-VERDICTS = {
-    "equal": "rounding",
-    "differs": "more than rounding",
-    "wrong": "another computation",
-    "cache": "the quantized KV cache",
-}
-
-
 STEP_COLUMNS = [
     VARIANT,
     _of("step_divergence", "KL step/eager", lambda checked: _three_digits(checked.kl_mean)),
@@ -88,7 +81,7 @@ STEP_COLUMNS = [
     _of("step_divergence", "max", lambda checked: _three_digits(checked.kl_max)),
     _of("step_divergence", "same top", lambda checked: _tenths(checked.same_top)),
     _of("step_divergence", "steps", lambda checked: str(checked.steps)),
-    _of("step_divergence", "it is", lambda checked: VERDICTS[checked.verdict], "left"),
+    _of("step_divergence", "it is", lambda checked: STEP_VERDICTS[checked.verdict], "left"),
 ]
 
 
