@@ -20,7 +20,7 @@ from benchmarker.report.caveats import (
     variants_by,
 )
 from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes, kinds_words
-from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
+from benchmarker.workloads.generation.reading.baseline import checkpoint_notes, greedy_tokens_in_common
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.limit_tables import impossible
 from benchmarker.workloads.generation.record import GenerationRecord
@@ -148,8 +148,7 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
                 continue
             first = firsts.setdefault((record.sweep or "", name, key), cell.first_tokens)
             if first != cell.first_tokens:
-                pairs = enumerate(zip(first, cell.first_tokens, strict=False), start=1)
-                token = next((number for number, (old, new) in pairs if old != new), len(first) + 1)
+                token = (greedy_tokens_in_common(first, cell.first_tokens) or 0) + 1
                 others.setdefault(name, {}).setdefault(
                     key,
                     f"{plain_line(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
