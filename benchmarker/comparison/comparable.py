@@ -138,8 +138,7 @@ def named_variants(
     ordered = list(variants)
     if all(record.sweep is None for record in records):
         families = list(dict.fromkeys(members[0].family for members in variants.values()))
-        firsts = {identity: members[0] for identity, members in variants.items()}
-        ordered.sort(key=lambda each: (families.index(firsts[each].family), firsts[each].family_place))
+        ordered.sort(key=lambda each: (families.index(variants[each][0].family), variants[each][0].family_place))
     return {_label(identity, ordered): (identity[1], variants[identity]) for identity in ordered}
 
 

@@ -44,7 +44,7 @@ def results_of_records(
     """
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
-    members = {name: records_of_variant for name, (_, records_of_variant) in variants.items()}
+    members = {name: tuple(records_of_variant) for name, (_, records_of_variant) in variants.items()}
     circumstances = {name: values for name, (values, _) in variants.items()}
     check_keys(members)
     if baseline and baseline not in members:
@@ -62,7 +62,7 @@ def results_of_records(
         baseline=named or default,
         differences=tuple(difference.sentence() for difference in differences),
         problems=problems,
-        members={name: tuple(records_of_variant) for name, records_of_variant in members.items()},
+        members=members,
         named=named or next((row.variant for row in unquantized(compared)), None),
         has_named_baseline=named is not None,
         circumstances=circumstances,
