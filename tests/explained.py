@@ -94,7 +94,7 @@ def explained(one: GenerationRecord, *more: GenerationRecord) -> Explanation:
 
 def parts(found: Explanation) -> dict[str, float]:
     """Return milliseconds per token."""
-    return {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall.parts}
+    return {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall}
 
 
 FP16 = (

@@ -13,7 +13,7 @@ from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import plain_line, unmarked
 from benchmarker.explain.phases import Ceiling, Conversion, Phase, rate_in_graph, unpacking
 from benchmarker.explain.verdict import SLOWED_FROM, Verdict, verdict_of
-from benchmarker.explain.waterfall import NotExplained, Proof, ShareName, Timed, Waterfall
+from benchmarker.explain.waterfall import NotExplained, Part, Proof, ShareName, Timed
 from benchmarker.profiling.kernel_categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.profile_table import kernel_code
 from benchmarker.schema.model import LoadFacts
@@ -71,24 +71,25 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
 
 
 def _notes(explanation: Explanation) -> list[str]:
-    phase, fall, unit = explanation.phase, explanation.waterfall, explanation.unit
+    phase, unit, total_s = explanation.phase, explanation.unit, explanation.total_s
+    busy_share, slow_down = explanation.busy_share, explanation.slow_down
     notes = []
-    if fall.slow_down is not None and fall.slow_down < FASTER_PROFILED:
+    if slow_down is not None and slow_down < FASTER_PROFILED:
         notes.append(
-            f"the process that was profiled was faster than the others ({fall.slow_down:.2f}x their time a {unit}): "
+            f"the process that was profiled was faster than the others ({slow_down:.2f}x their time a {unit}): "
             "the gaps are uncertain by as much"
         )
-    elif fall.slow_down is not None and phase.profiled_s is not None and fall.slow_down >= SLOWED_FROM:
+    elif slow_down is not None and phase.profiled_s is not None and slow_down >= SLOWED_FROM:
         gaps = explanation.part("gaps")
-        most = 1 - (1 - gaps) * max(1.0, fall.busy_share) / fall.slow_down
+        most = 1 - (1 - gaps) * max(1.0, busy_share) / slow_down
         notes.append(
-            f"with the profiler a {unit} took {ms(phase.profiled_s)}, {fall.slow_down:.2f}x the {ms(fall.total_s)} "
+            f"with the profiler a {unit} took {ms(phase.profiled_s)}, {slow_down:.2f}x the {ms(total_s)} "
             f"without it: the gaps are {percent(gaps)} of the time without, or up to {percent(most)} if it slowed the "
             "kernels too"
         )
-    if fall.busy_share > SLOWED_FROM:
+    if busy_share > SLOWED_FROM:
         notes.append(
-            f"the profiled kernels alone took {ms(phase.busy_s)}, longer than the {ms(fall.total_s)} of a whole {unit} "
+            f"the profiled kernels alone took {ms(phase.busy_s)}, longer than the {ms(total_s)} of a whole {unit} "
             "without the profiler, which slowed them: their shares hold, how long the device waits is not known"
         )
     if explanation.floor is None:
@@ -166,7 +167,7 @@ def explanations_to_rows(
 
 def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     ceiling, cell, unit = explanation.ceiling, explanation.cell, explanation.unit
-    waterfall, phase = explanation.waterfall, explanation.phase
+    phase = explanation.phase
     axes = dict(cell.pairs) if cell else {}
     # Text generation's axes keep the order of older releases.
     order = [name for name in ORDER_OF_AXES if name in axes] if "new_tokens" in axes else axes
@@ -179,12 +180,12 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
         "reason": unmarked(explanation.verdict.reason),
         "advice": unmarked(explanation.verdict.advice),
         "is_decode": phase.is_decode,
-        f"{unit}_s": waterfall.total_s,
-        "parts_s": {part.name: part.seconds for part in waterfall.parts},
+        f"{unit}_s": explanation.total_s,
+        "parts_s": {part.name: part.seconds for part in explanation.waterfall},
         "shares": {share.name: share.of_total for share in explanation.shares},
         "speed_up_without": {share.name: share.speed_up for share in explanation.shares if share.speed_up < INFINITE},
-        "busy_share": waterfall.busy_share,
-        "profiler_slow_down": waterfall.slow_down,
+        "busy_share": explanation.busy_share,
+        "profiler_slow_down": explanation.slow_down,
         "mbu": explanation.mbu,
         f"kernels_per_{unit}": phase.kernel_calls if phase.by == "device" else None,
         f"launches_per_{unit}": phase.launches,
@@ -213,8 +214,8 @@ def with_bounds(rows: Sequence[Row], explanations: Sequence[Explanation | NotExp
 
 
 def part_names(explained: Sequence[Explanation]) -> list[str]:
-    waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda fall: -len(fall.parts))
-    parts = [part for fall in waterfalls for part in fall.parts]
+    waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda parts: -len(parts))
+    parts = [part for waterfall in waterfalls for part in waterfall]
     order = get_args(ShareName)
     return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: order.index(part.share))))
 
@@ -275,9 +276,9 @@ def contrasts_of(explanations: Sequence[Explanation | NotExplained], results: Re
     return tuple(contrasts)
 
 
-def _parts(fall: Waterfall) -> dict[str, float]:
+def _parts(waterfall: Sequence[Part]) -> dict[str, float]:
     times: dict[str, float] = {}
-    for part in fall.parts:
+    for part in waterfall:
         name = "matrix products" if part.share in PRODUCT_SHARES else _WORDS.get(part.name, part.name)
         times[name] = times.get(name, 0.0) + part.seconds
     return times

@@ -80,14 +80,14 @@ ADVICE: dict[Bound, str] = {
 
 def verdict_of(timed: Timed, unit: str) -> Verdict:
     """Return the bottlenecks. There are two alternatives if the profiler may have changed the order of the shares."""
-    phase, floor, fall = timed.phase, timed.floor, timed.waterfall
+    phase, floor, slow_down = timed.phase, timed.floor, timed.slow_down
     bounds = bounds_of_shares(timed.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (
         phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls
     )
     is_unsure = False
-    if has_no_host and fall.slow_down and fall.slow_down > SLOWED_FROM:
-        shares = _if_kernels_were_slowed(timed.shares, max(1.0, fall.busy_share), fall.slow_down)
+    if has_no_host and slow_down and slow_down > SLOWED_FROM:
+        shares = _if_kernels_were_slowed(timed.shares, max(1.0, timed.busy_share), slow_down)
         alternative = bounds_of_shares(shares, phase, floor)[0]
         is_unsure = alternative not in bounds
         bounds = (bounds[0], alternative) if is_unsure else bounds
@@ -95,7 +95,7 @@ def verdict_of(timed: Timed, unit: str) -> Verdict:
     advice = {**ADVICE, **timed.advice}
     texts = [advice[bound] for bound in bounds]
     sentences = dict.fromkeys(text if isinstance(text, str) else text(timed) for text in texts)
-    reason = f"{all_share_words(timed.shares)} of each {ms(fall.total_s)} {unit}"
+    reason = f"{all_share_words(timed.shares)} of each {ms(timed.total_s)} {unit}"
     reason = f"{'; '.join((reason, *details))}."
     return Verdict(bounds, reason, details, " ".join(sentences), is_unsure)
 

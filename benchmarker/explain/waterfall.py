@@ -88,17 +88,6 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Waterfall:
-    """Time of a unit of work, measured without the profiler, as a sum of parts."""
-
-    total_s: float
-    parts: tuple[Part, ...]
-    busy_share: float
-    """Time in which kernels ran with the profiler, divided by `total_s`, which is measured without it."""
-    slow_down: float | None  # Time with the profiler divided by `total_s`.
-
-
-@dataclass(frozen=True)
 class Proof:
     lines: tuple[str, ...]
     warnings: tuple[str, ...] = ()  # Facts that contradict the variant's name, such as products in 16 bits.
@@ -138,10 +127,21 @@ class Timed:
     replaces_linears: bool = False  # True if the engine multiplies with other kernels than those of the loaded layers.
     can_replay: bool = False  # True if a CUDA graph would remove the launches.
 
+    @property
+    def busy_share(self) -> float:
+        """Time in which kernels ran with the profiler, divided by `total_s`, which is measured without it."""
+        return self.phase.busy_s / self.total_s
+
+    @property
+    def slow_down(self) -> float | None:
+        """Time with the profiler divided by `total_s`."""
+        return self.phase.profiled_s / self.total_s if self.phase.profiled_s is not None else None
+
     @cached_property
-    def waterfall(self) -> Waterfall:
+    def waterfall(self) -> tuple[Part, ...]:
+        """Parts of the time without the profiler. They add up to `total_s`."""
         phase, total_s, floor = self.phase, self.total_s, self.floor
-        slowed = max(1.0, phase.busy_s / total_s)
+        slowed = max(1.0, self.busy_share)
         busy_s = phase.busy_s / slowed
         categories = {str(name): seconds / slowed for name, seconds in phase.categories.items()}
         products_s = sum(categories.pop(name, 0.0) for name in self.products)
@@ -167,21 +167,16 @@ class Timed:
         rest_s = total_s - sum(times.values())
         if abs(rest_s) > UNEXPLAINED * total_s:
             times["unexplained", "between"] = rest_s
-        return Waterfall(
-            total_s=total_s,
-            parts=tuple(Part(name, share, seconds) for (name, share), seconds in times.items() if seconds),
-            busy_share=phase.busy_s / total_s,
-            slow_down=phase.profiled_s / total_s if phase.profiled_s is not None else None,
-        )
+        return tuple(Part(name, share, seconds) for (name, share), seconds in times.items() if seconds)
 
     @cached_property
     def shares(self) -> tuple[Share, ...]:
         """Parts of the waterfall by kind, without empty kinds. They add up to `total_s`."""
         times: dict[ShareName, float] = {}
-        for part in self.waterfall.parts:
+        for part in self.waterfall:
             times[part.share] = times.get(part.share, 0.0) + part.seconds
         fewer = self.floor.fewer if self.floor else 0.0
-        least = next((part.name for part in self.waterfall.parts if part.share == "floor"), "")
+        least = next((part.name for part in self.waterfall if part.share == "floor"), "")
         return tuple(
             Share(
                 name=name,

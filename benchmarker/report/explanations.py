@@ -163,11 +163,11 @@ def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
 def _waterfall_texts(
     explanation: Explanation, parts: Sequence[str], names: Sequence[ShareName], *, has_mbu: bool
 ) -> list[str]:
-    times_ms = {part.name: f"{1e3 * part.seconds:.2f}" for part in explanation.waterfall.parts}
+    times_ms = {part.name: f"{1e3 * part.seconds:.2f}" for part in explanation.waterfall}
     shares = {share.name: f"{percent(share.of_total)}{gain_words(share)}" for share in explanation.shares}
     return [
         *(times_ms.get(name, MISSING) for name in parts),
-        Text(bold(f"{1e3 * explanation.waterfall.total_s:.2f}")),
+        Text(bold(f"{1e3 * explanation.total_s:.2f}")),
         *(shares.get(name, MISSING) for name in names),
         *([MISSING if explanation.mbu is None else percent(explanation.mbu)] if has_mbu else []),
     ]

@@ -25,7 +25,7 @@ def test_the_parts_of_a_token_add_up_to_its_measured_time() -> None:
         "copies and casts": 0.7,
         "gaps (launches, host)": 21.0,
     }
-    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.028)
+    assert sum(part.seconds for part in found.waterfall) == pytest.approx(0.028)
 
 
 def test_without_a_measured_bandwidth_the_matrix_products_are_one_part() -> None:
@@ -82,7 +82,7 @@ def test_products_that_overlap_more_than_all_else_lose_what_is_above_their_floor
 def test_what_the_parts_do_not_add_up_to_is_shown_as_unexplained() -> None:
     found = explained(run("fp16", tpot_ms=9.0, profiled=split_profile(*FP16, busy_ms=8.0)))
     assert parts(found)["unexplained"] == 1.0
-    assert sum(part.seconds for part in found.waterfall.parts) == pytest.approx(0.009)
+    assert sum(part.seconds for part in found.waterfall) == pytest.approx(0.009)
 
 
 def test_kernels_that_took_longer_than_the_whole_token_without_the_profiler_keep_their_shares() -> None:
@@ -121,7 +121,7 @@ def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is
 
 def test_gaps_that_are_shorter_than_the_copies_are_not_the_reason() -> None:
     found = explained(run("int8", *INT8, tpot_ms=24.0, load=INT8_LOAD))
-    assert found.waterfall.busy_share < 0.70
+    assert found.busy_share < 0.70
     assert found.verdict.bounds == ("dequantizing", "host")
 
 
@@ -283,15 +283,15 @@ def test_an_older_profile_is_held_against_the_whole_generation() -> None:
     times = tuple(sample(2.6, new_tokens=100, ttft_s=0.125) for _ in range(3))
     found = explained(record("fp16", cell(prompt_tokens=26, new_tokens=100, samples=times), profile=whole))
     # The first token takes 125 ms and each of the 31 others 25 ms.
-    assert found.waterfall.total_s == pytest.approx((0.125 + 31 * 0.025) / 32)
-    assert found.waterfall.busy_share == pytest.approx(0.32 / 0.9)
-    assert found.waterfall.slow_down == pytest.approx(1.6 / 0.9)
+    assert found.total_s == pytest.approx((0.125 + 31 * 0.025) / 32)
+    assert found.busy_share == pytest.approx(0.32 / 0.9)
+    assert found.slow_down == pytest.approx(1.6 / 0.9)
 
 
 def test_the_time_is_of_all_processes_and_the_profile_of_the_one_that_has_it() -> None:
     rounds = [run("fp16", *FP16, tpot_ms=tpot_ms, round_number=number) for number, tpot_ms in enumerate((27, 28, 29))]
     without = [one.model_copy(update={"profile": None}) for one in rounds[1:]]
-    assert explained(rounds[0], *without).waterfall.total_s == pytest.approx((27 * 28 * 29) ** (1 / 3) / 1e3)
+    assert explained(rounds[0], *without).total_s == pytest.approx((27 * 28 * 29) ** (1 / 3) / 1e3)
 
 
 def test_a_variant_without_a_profile_says_why_it_is_not_explained() -> None:

@@ -125,7 +125,7 @@ def test_what_is_said_is_what_is_true(truth: str) -> None:
     found = explained(made)
     assert found.verdict.bounds == bounds
     assert percents(found) == shares
-    assert sum(share.seconds for share in found.shares) == pytest.approx(found.waterfall.total_s)
+    assert sum(share.seconds for share in found.shares) == pytest.approx(found.total_s)
 
 
 @pytest.mark.parametrize("floor", [5.6, 5.8, 6.0, 6.1, 6.4])

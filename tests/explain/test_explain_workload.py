@@ -79,7 +79,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_defaults_explain_the_profiled_repeat_as_one_call() -> None:
     found = explain("deep", [naps()])
     assert isinstance(found, Explanation)
-    assert {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall.parts} == {
+    assert {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall} == {
         "moving the bytes": 2.0, "matrix products beyond that": 4.0, "copies and casts": 3.0,
         "gaps (launches, host)": 1.0,
     }  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_workload_may_bring_its_own_unit_parts_and_advice(registered: ModuleTy
     registered.WORKLOAD = Tossing()  # type: ignore[attr-defined]
     found = explain("deep", [naps()])
     assert isinstance(found, Explanation)
-    assert [part.name for part in found.waterfall.parts][2] == "tossing"
+    assert [part.name for part in found.waterfall][2] == "tossing"
     assert "10.0 ms nap" in unmarked(found.verdict.reason)
 
 

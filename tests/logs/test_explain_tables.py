@@ -53,7 +53,7 @@ def test_from_its_table_alone_fp16_was_busy_for_at_most_60_percent_of_the_profil
 @pytest.mark.parametrize(("name", "share"), [("fp16", 0.89), ("int8", 0.92), ("gptq", 0.74), ("gptq New", 0.75)])
 def test_with_the_latencies_above_it_a_table_gives_the_busy_share(name: str, share: float) -> None:
     found = with_latencies(name)
-    assert round(found.waterfall.busy_share, 2) == share
+    assert round(found.busy_share, 2) == share
     assert found.verdict.bound != "host"
 
 
@@ -110,7 +110,7 @@ def test_what_a_cut_table_leaves_out_is_shown_and_never_guessed() -> None:
     ]
     assert [round(100 * share) for share in left_out] == [25, 12, 24, 24, 15]
     assert "| (not in the table) |             | 609.08 ms | 24.7 |      – |" in output(ROCM)
-    assert {part.name: round(1e3 * part.seconds, 1) for part in with_latencies("fp16").waterfall.parts} == {
+    assert {part.name: round(1e3 * part.seconds, 1) for part in with_latencies("fp16").waterfall} == {
         "matrix products": 16.2,
         "norms, rotary, elementwise": 2.4,
         "not in the table": 6.1,
@@ -205,7 +205,7 @@ def test_a_log_without_its_totals_is_explained_from_the_percentages(tmp_path: Pa
     (fp16,) = [record for record in read_log_or_trace(path).records if record.variant.name == "fp16"]
     found = explain("fp16", [fp16])
     assert isinstance(found, Explanation)
-    assert round(found.waterfall.busy_share, 2) == 0.89
+    assert round(found.busy_share, 2) == 0.89
     assert any("total is missing: it is worked out from the percentage of a row" in note for note in found.notes)
     head = ": 2.4684 s in kernels (worked out from the percentage of a row), most of it for matrix"
     assert head in output(path)

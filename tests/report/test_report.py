@@ -227,8 +227,8 @@ def test_gaps_are_named_by_what_was_profiled():
 
 def test_the_bar_of_kernels_at_once_ends_where_the_token_does():
     one = explained(run("fp16", tpot_ms=6.5, profiled=split_profile(*FP16, busy_ms=6.4)))
-    assert sum(part.seconds for part in one.waterfall.parts) == pytest.approx(0.0065)
-    assert all(part.seconds > 0 for part in one.waterfall.parts)
+    assert sum(part.seconds for part in one.waterfall) == pytest.approx(0.0065)
+    assert all(part.seconds > 0 for part in one.waterfall)
     assert "<svg" in to_svg(waterfall_chart([one], ()))
 
 
@@ -510,7 +510,7 @@ def test_a_part_of_a_time_has_the_same_colour_in_charts_that_name_it_otherwise()
     assert len(set(looks.values())) == len(looks)
     for folder in ("h100-runtimes", "h100-attention", "h200-finetune", "h100-mixers", "h100-x2-context-parallel"):
         for one in compare(REFERENCE / folder).explained:
-            named = {part.name for part in one.waterfall.parts} - {GAPS} if isinstance(one, Explanation) else set()
+            named = {part.name for part in one.waterfall} - {GAPS} if isinstance(one, Explanation) else set()
             assert named <= LOOKS.keys()
             assert len({LOOKS[name] for name in named}) == len(named)
     parts = looks_of(["matrix products", *PARTS.values(), "something else"], colours=7)

@@ -144,10 +144,10 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld
         return None
     unit = explained[0].unit
     bars: dict[str, Parts] = {
-        explanation.variant: {part.name: 1e3 * part.seconds for part in explanation.waterfall.parts if part.seconds > 0}
+        explanation.variant: {part.name: 1e3 * part.seconds for part in explanation.waterfall if part.seconds > 0}
         for explanation in explained
     }
-    totals = {explanation.variant: 1e3 * explanation.waterfall.total_s for explanation in explained}
+    totals = {explanation.variant: 1e3 * explanation.total_s for explanation in explained}
     names = [name for name in part_names(explained) if any(name in parts for parts in bars.values())]
 
     def draw(ink: Ink) -> Figure:

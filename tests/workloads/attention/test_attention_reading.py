@@ -93,7 +93,7 @@ def test_a_device_at_its_power_limit_waits_for_nobody(measured):
     cells = tuple(cell.model_copy(update={"flags": ("power_limited",)}) for cell in record.cells)
     limited = explained(record.model_copy(update={"cells": cells}))
     gaps_s = [
-        sum(part.seconds for part in explanation.waterfall.parts if part.name == "gaps (launches, host)")
+        sum(part.seconds for part in explanation.waterfall if part.name == "gaps (launches, host)")
         for explanation in (explained(record), limited)
     ]
     assert gaps_s == [pytest.approx(0.1e-3), 0]

@@ -66,7 +66,7 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     assert row["tflops_flop_per_s"] == pytest.approx(2 * row["tflops_gpu_flop_per_s"])
     assert verify([tmp_path]).is_right
     explained = explain("zigzag", [record])
-    assert any(part.seconds > 0 and part.name == "communication" for part in explained.waterfall.parts)
+    assert any(part.seconds > 0 and part.name == "communication" for part in explained.waterfall)
     assert any(note.startswith("communication ran for") for note in explained.notes)
 
 

@@ -165,7 +165,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     demand = cell.demand if cell else None
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.prefill_flops), record.limits) if demand else None
     timed = Timed(record=record, phase=phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
-    is_slowed = timed.waterfall.busy_share > SLOWED_FROM
+    is_slowed = timed.busy_share > SLOWED_FROM
     slowed = "; the profiled one took longer than that in its kernels alone" if is_slowed else ""
     bounds = " and ".join(bounds_of_shares(timed.shares, phase, floor))
     first = f"{row.spread_text(row.ttft, scale=1e3)} ms" if is_wide(row.ttft) else seconds(row.ttft.value)
