@@ -15,13 +15,12 @@ import json
 import zlib
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, read_problem
-from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
@@ -252,7 +251,7 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
         launches = {interval.launch for interval in inside}
         facts[section] = Section(
             busy_s=(sum(own_times_ns) if may_overlap else sum(length_ns for _, length_ns in members)) / 1e9,
-            span_s=_span_s(inside),
+            span_s=span_of(inside),
             launches=None if None in launches else len(launches),
         )
     totals: dict[str, Counter[str]] = defaultdict(Counter)
@@ -276,7 +275,7 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
         for name, total in sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     )
     busy_s = sum(alone_ns(intervals) if may_overlap else lengths_ns) / 1e9
-    return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=_span_s(intervals), sections=facts)
+    return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=span_of(intervals), sections=facts)
 
 
 def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cuts: Sequence[Cut]) -> list[str]:
@@ -298,33 +297,6 @@ def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cu
     return names
 
 
-def _span_s(intervals: list[Interval]) -> float:
+def span_of(intervals: list[Interval]) -> float:
+    """Return the seconds from the first start to the last end."""
     return (max(interval.end_ns for interval in intervals) - min(interval.start_ns for interval in intervals)) / 1e9
-
-
-class KindTime(NamedTuple):
-    busy_s: float  # Time with at least one kernel of the category.
-    alone_s: float  # Time with kernels of this category only.
-
-
-class Overlap(NamedTuple):
-    span_s: float  # Time from the first kernel's start to the last kernel's end.
-    busy_s: float  # Time with at least one kernel.
-    kinds: Mapping[Category, KindTime]
-
-
-def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
-    """Return a device's busy times by category, None without kernels. `device_index` selects one of several."""
-    intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
-    if len({interval.lane[0] for interval in intervals}) > 1:
-        intervals = [interval for interval in intervals if interval.lane[0] == device_index]
-    if not intervals:
-        return None
-    busy_ns = sum(alone_ns(intervals))
-    kinds: dict[Category, KindTime] = {}
-    starts = sorted((interval.start_ns, category(interval.name)) for interval in intervals)
-    for kind in dict.fromkeys(kind for _, kind in starts):
-        of_kind = [interval for interval in intervals if category(interval.name) == kind]
-        others = [interval for interval in intervals if category(interval.name) != kind]
-        kinds[kind] = KindTime(sum(alone_ns(of_kind)) / 1e9, (busy_ns - sum(alone_ns(others))) / 1e9)
-    return Overlap(_span_s(intervals), busy_ns / 1e9, kinds)

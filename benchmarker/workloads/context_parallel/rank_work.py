@@ -23,9 +23,10 @@ from torch import Tensor
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
-from benchmarker.hardware.device import find_device
+from benchmarker.hardware.device import Device, find_device
 from benchmarker.measure.profile_repeat import trace_of, warm_up_profiler
-from benchmarker.profiling.chrome_trace import overlap_of
+from benchmarker.profiling.chrome_trace import DEVICE_CATEGORIES, alone_ns, complete_events, device_interval, span_of
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, refuse_inaccurate
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel import spec, zigzag
@@ -214,13 +215,7 @@ class RankWork:
             kernels = operation_bench.kernels_of(run, self._device)
             self._barrier()
             if self._device.kind != "cpu":
-                index = torch.device(self._device.torch_name).index
-                overlap = overlap_of(trace_of(run, self._device), device_index=index)
-                # `overlap` is None if the driver's tracer is missing: the trace then has no kernels.
-                if overlap is not None:
-                    kinds = (WorkKind(kind=kind, **took._asdict()) for kind, took in overlap.kinds.items())
-                    longest_first = tuple(sorted(kinds, key=lambda work: -work.busy_s))
-                    trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=longest_first)
+                trace = _trace_by_profiler(run, self._device)
             elif self.ranks > 1:
                 trace = _trace_by_clock(run)
         seen = [kernel.model_dump() for kernel in kernels[: operation_bench.RECORDED_KERNELS]]
@@ -245,6 +240,25 @@ class RankWork:
 
 def _local(shape: AttentionShape, ranks: int) -> AttentionShape:
     return shape._replace(seq_len=shape.seq_len // ranks)
+
+
+def _trace_by_profiler(call: Callable[[], object], device: Device) -> RankTrace | None:
+    """Return the busy times of the device by category; None without kernels, if the driver's tracer is missing."""
+    intervals = [device_interval(event) for event in complete_events(trace_of(call, device), DEVICE_CATEGORIES)]
+    if len({interval.lane[0] for interval in intervals}) > 1:
+        index = torch.device(device.torch_name).index
+        intervals = [interval for interval in intervals if interval.lane[0] == index]
+    if not intervals:
+        return None
+    busy_ns = sum(alone_ns(intervals))
+    kinds = []
+    starts = sorted((interval.start_ns, category(interval.name)) for interval in intervals)
+    for kind in dict.fromkeys(kind for _, kind in starts):
+        of_kind_ns = sum(alone_ns([interval for interval in intervals if category(interval.name) == kind]))
+        others_ns = sum(alone_ns([interval for interval in intervals if category(interval.name) != kind]))
+        kinds.append(WorkKind(kind=kind, busy_s=of_kind_ns / 1e9, alone_s=(busy_ns - others_ns) / 1e9))
+    longest_first = tuple(sorted(kinds, key=lambda work: -work.busy_s))
+    return RankTrace(span_s=span_of(intervals), busy_s=busy_ns / 1e9, kinds=longest_first)
 
 
 def _trace_by_clock(call: Callable[[], object]) -> RankTrace:

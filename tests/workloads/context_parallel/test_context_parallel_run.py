@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +16,11 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import collect
+from benchmarker.workloads.context_parallel import rank_work
 from benchmarker.workloads.context_parallel.context_parallel_bench import ContextParallelBench, read_variables
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint, devices_of
 from tests.jobs import read_job
+from tests.profiling.test_profiling_trace import event
 
 SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--seq-len", "64")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
@@ -128,3 +131,18 @@ def test_variables_of_the_exchange_are_recorded_without_paths():
 def test_ranks_have_consecutive_gpus_or_share_the_cpu():
     assert devices_of("cuda:1", 2) == ("cuda:1", "cuda:2")
     assert devices_of("cpu", 2) == ("cpu", "cpu")
+
+
+def test_the_trace_of_a_rank_has_the_time_in_which_communication_runs_alone(monkeypatch):
+    kernels = [event("flash_fwd_kernel", 0, 10), event("ncclDevKernel_SendRecv", 5, 15, stream=13)]
+    traces = {"one device": kernels, "two devices": [*kernels, event("gemm", 0, 50, device=1)], "no tracer": []}
+    monkeypatch.setattr(rank_work, "trace_of", lambda name, device: traces[name])
+    device = SimpleNamespace(torch_name="cuda:0")
+    trace = rank_work._trace_by_profiler("one device", device)
+    assert rank_work._trace_by_profiler("two devices", device) == trace
+    assert rank_work._trace_by_profiler("no tracer", device) is None
+    assert (trace.span_s, trace.busy_s) == (20e-6, 20e-6)
+    assert [(work.kind, work.busy_s, work.alone_s) for work in trace.kinds] == [
+        ("communication", 15e-6, 10e-6),
+        ("attention", 10e-6, 5e-6),
+    ]
