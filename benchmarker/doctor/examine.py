@@ -22,7 +22,7 @@ from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.checkpoint_table import local_format_sheet
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
-from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
+from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, run_arguments, two_layers
 
 TRIAL_LIMIT_S = 600.0  # Time limit of one variant's trial. GPTQ builds an extension at its first use.
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
@@ -72,13 +72,13 @@ def try_variants(
 ) -> Iterator[Outcome]:
     """Run each variant in its own process. A variant that fails in the first engine is not tried in other engines."""
     failed: dict[str, str] = {}
-    with trial(device) as (arguments_of, folder):
+    with two_layers() as (model, folder):
         for outcome in expected:
             if reason := outcome.reason or failed.get(outcome.variant):
                 yield replace(outcome, reason=reason)
                 continue
             print_line(f"trying {outcome.variant}, {outcome.way}")
-            reason = _why_failed([*command, *arguments_of(outcome)], folder)
+            reason = _why_failed([*command, *run_arguments(outcome, device, model=model, folder=folder)], folder)
             if reason and outcome.way == FIRST_ENGINE:
                 failed[outcome.variant] = reason
             yield Outcome(outcome.variant, outcome.way, reason)

@@ -19,7 +19,7 @@ from benchmarker.doctor.findings import Finding, Machine, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.gpu import AmdGpu, NvidiaGpu
-from benchmarker.workloads.generation.engine_trials import Outcome, look, trial, two_layers
+from benchmarker.workloads.generation.engine_trials import Outcome, look, run_arguments, two_layers
 from tests.cli.test_cli import typed
 from tests.records import cpu_environment, environment
 
@@ -232,8 +232,9 @@ def test_a_variant_that_fails_in_the_first_engine_is_tried_in_no_other(tmp_path)
 
 @pytest.mark.slow
 def test_a_variant_really_runs_on_two_layers():
-    with trial(CpuDevice()) as (arguments_of, folder):
-        code, printed = typed("run", *arguments_of(Outcome("int8", "eager", None)))
+    with two_layers() as (model, folder):
+        arguments = run_arguments(Outcome("int8", "eager", None), CpuDevice(), model=model, folder=folder)
+        code, printed = typed("run", *arguments)
         assert code == 0, printed
         assert list((folder / "records").glob("*.json"))
 

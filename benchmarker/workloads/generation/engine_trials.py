@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,26 +50,20 @@ def look(machine: Any, device: Device) -> Iterator[Outcome]:
             yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
 
 
-@contextmanager
-def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
-    """Yield (function, folder): the function returns a run's arguments to try an outcome; records go to the folder.
+def run_arguments(outcome: Outcome, device: Device, *, model: Path, folder: Path) -> list[str]:
+    """Return the arguments of a run that tries an outcome and writes its record to `folder`/records.
 
-    The run loads a two-layer model with random weights, or the small shipped model for a GGUF quantization.
+    The run loads `model` with random weights, or the small shipped model for a GGUF quantization.
     """
-    with two_layers() as (model, folder):
-
-        def arguments(outcome: Outcome) -> list[str]:
-            of_gguf = LOADERS[outcome.variant].of_gguf
-            return [
-                *(("--model", _gguf_file(folder)) if of_gguf else ("--model", str(model), "--load-format", "dummy")),
-                *("--device", device.torch_name),
-                *("--dtype", dtype_for(outcome.variant, device)),
-                *("--quant", outcome.variant, "--engine", outcome.way),
-                *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
-                *("--no-profile", "--quiet", "--output", str(folder / "records")),
-            ]
-
-        yield arguments, folder
+    of_gguf = LOADERS[outcome.variant].of_gguf
+    return [
+        *(("--model", _gguf_file(folder)) if of_gguf else ("--model", str(model), "--load-format", "dummy")),
+        *("--device", device.torch_name),
+        *("--dtype", dtype_for(outcome.variant, device)),
+        *("--quant", outcome.variant, "--engine", outcome.way),
+        *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
+        *("--no-profile", "--quiet", "--output", str(folder / "records")),
+    ]
 
 
 def dtype_for(quant: str, device: Device) -> DType:
