@@ -154,7 +154,7 @@ class Work(NamedTuple):
 
 
 def device_work(
-    events: Iterable[TraceEvent], *, device_indices: Collection[int] = (), cuts: Sequence[Cut] = ()
+    events: Sequence[TraceEvent], *, device_indices: Collection[int] = (), cuts: Sequence[Cut] = ()
 ) -> Work:
     """Return kernel totals, busy time and span of one device, or of several devices that take turns.
 
@@ -165,7 +165,6 @@ def device_work(
     Raises:
         BenchmarkerError: The trace has no kernel of the devices, or is damaged.
     """
-    events = list(events)
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     devices = {interval.lane[0] for interval in intervals}
     if not devices:
@@ -183,9 +182,8 @@ def device_work(
     return _work(intervals, lengths, _sections_of(events, intervals, cuts), may_overlap=True)
 
 
-def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
+def cpu_work(events: Sequence[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
     """Return totals of the operators' self times on the CPU, without called operators. Raises BenchmarkerError."""
-    events = list(events)
     intervals = [
         _interval(event, (_whole(event, "pid", event.get("pid")), _whole(event, "tid", event.get("tid"))))
         for event in complete_events(events, {CPU_CATEGORY})
