@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 RowT = TypeVar("RowT", bound="Row")
-Context = tuple[Any, ...]
 
 
 @dataclass(frozen=True, order=True)
@@ -56,7 +55,7 @@ class CellKey:
         return math.prod(max(1.0, float(size)) for size in sizes if isinstance(size, int | float))
 
     @property
-    def context(self) -> Context:
+    def context(self) -> tuple[Any, ...]:
         """Values on which a profile depends. Cells with equal values share a profile and its explanation."""
         return tuple(value for _, value in self.pairs)
 

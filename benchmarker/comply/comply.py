@@ -26,10 +26,10 @@ from benchmarker.execution.jobs import job_path, saved_jobs
 from benchmarker.hardware.device import find_device
 from benchmarker.hardware.monitor import BUSY_CORES, load_per_core
 from benchmarker.hardware.read_environment import environment
-from benchmarker.schema.comply_file import ComplyFile, Finding, judged, not_applicable, read_findings, write_findings
+from benchmarker.schema.comply_file import COMPLY_FILE, ComplyFile, Finding, judged, not_applicable, read_findings
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import check_writable, collect
+from benchmarker.schema.record_io import check_writable, collect, write_json
 from benchmarker.workloads.generation.spec import GenerationJob
 
 LIMIT_S = 300
@@ -58,7 +58,7 @@ def comply(
     device_name = environment(device).device.name
     foreign = _why_foreign(jobs, collected.records, device_name)
     output = output or (None if foreign else folder)
-    write = partial(write_findings, output) if output else lambda file: None
+    write = partial(write_json, path=output / COMPLY_FILE) if output else lambda file: None
     if output:
         check_writable(output)
     else:

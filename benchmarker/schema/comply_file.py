@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import read_problem
 from benchmarker.schema.base import Plain, first_problem
-from benchmarker.schema.record_io import write_json
 
 COMPLY_FILE = "comply.json"
 Outcome = Literal["passed", "failed", "disturbed", "not applicable"]
@@ -57,10 +56,6 @@ def judged(check: str, text: str, *, holds: bool, variant: str | None = None, is
 
 def not_applicable(check: str, reason: str, variant: str | None = None) -> Finding:
     return Finding(check=check, outcome="not applicable", text=reason, variant=variant)
-
-
-def write_findings(folder: Path, file: ComplyFile) -> None:
-    write_json(file, folder / COMPLY_FILE)
 
 
 def read_findings(folder: Path) -> ComplyFile:

@@ -15,7 +15,7 @@ from benchmarker.comply.folder_checks import check_false_verdicts, check_order, 
 from benchmarker.engines.base import PrefillScores, Scores
 from benchmarker.hardware.device import CpuDevice, find_device
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, write_findings
+from benchmarker.schema.comply_file import COMPLY_FILE, ComplyFile, comply_lines, judged
 from benchmarker.schema.record_io import RUN_ORDER, SWEEP_FILE, write_json
 from benchmarker.sweep.resume import SweepFile
 from benchmarker.sweep.sweep_plan import order
@@ -337,13 +337,13 @@ def test_the_planned_order_passes_and_faults_are_named(tmp_path):
 
 def test_compare_gets_a_line_for_each_failed_check(tmp_path):
     findings = (judged("clock", "1.03 of the loop", holds=False, variant="fp16"), judged("power", "fine", holds=True))
-    write_findings(tmp_path, ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings))
+    write_json(ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings), tmp_path / COMPLY_FILE)
     assert comply_lines([tmp_path]) == (
         "clock of fp16: failed in `benchmarker comply`: 1.03 of the loop",
         "`benchmarker comply`: 1 of 2 checks passed on a CPU",
     )
     findings += (judged("clock", "fine", holds=True, variant="int8"),)
-    write_findings(tmp_path, ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings))
+    write_json(ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings), tmp_path / COMPLY_FILE)
     assert comply_lines([tmp_path])[1] == (
         "`benchmarker comply`: 2 of 3 checks passed on a CPU; no check of int8 failed"
     )
