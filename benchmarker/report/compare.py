@@ -259,13 +259,13 @@ def sheets(results: Results) -> list[Sheet]:
     workload = workload_of(results.workload)
     cell = chosen[0].cell
 
-    def columns(shown: Sequence[Row]) -> list[Column[Any]]:
+    def columns(members: Sequence[Row]) -> list[Column[Any]]:
         return [
-            *workload.timing_columns(shown),
-            *speed_up(shown),
-            *changes(shown),
-            *against_named(shown, results.named),
-            *whole_call(shown, results.baseline),
+            *workload.timing_columns(members),
+            *speed_up(members),
+            *changes(members),
+            *against_named(members, results.named),
+            *whole_call(members, results.baseline),
         ]
 
     of_cell = [*names(rows), *columns(chosen), *bound(chosen), *workload.cost_columns(chosen)]

@@ -56,7 +56,7 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     return [
         bullets(printed),
         bullets(workload.header(comparison.records)),
-        *(_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)),
+        *(_waterfalls(explained[start : start + ACROSS]) for start in range(0, len(explained), ACROSS)),
         SHARES_ARE if explained else "",
         bullets(doubts),
         bullets(fact if len(names) == len(explained) else f"{listed(names)}: {fact}" for fact, names in shared.items()),

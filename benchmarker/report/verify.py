@@ -284,7 +284,7 @@ def _interval_check(where: str, text: str, numbers: Ratios) -> Check:
     ends = (numbers["ratio_low"], numbers["ratio_high"])
     if match is None:
         return Check(where, "interval of the speed-up", text, "no interval", holds=None in ends)
-    holds = all(_shows(shown, value) for shown, value in zip(match.groups(), ends, strict=False))
+    holds = all(_shows(printed, value) for printed, value in zip(match.groups(), ends, strict=False))
     word = numbers["verdict"]
     return Check(where, "speed-up", text, f"{ends}, {word}", holds=holds and match[3] == word[: len(match[3])])
 

@@ -216,15 +216,15 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
         for cell in record.cells
         if cell.conditions and cell.timed_at
     ]
-    shown = [name for name in QUANTITIES if any(getattr(conditions, name) is not None for *_, conditions in cells)]
-    if not shown:
+    quantities = [name for name in QUANTITIES if any(getattr(conditions, name) is not None for *_, conditions in cells)]
+    if not quantities:
         return None
     start_s = min(timed_at[0] for _, timed_at, _ in cells)
     variants = list(dict.fromkeys(name for name, *_ in cells))
 
     def draw(ink: Ink) -> Figure:
-        drawn, all_axes = figure(0.6 + 1.05 * len(shown) + legend_in(variants), rows=len(shown))
-        for axes, quantity in zip(all_axes, shown, strict=True):
+        drawn, all_axes = figure(0.6 + 1.05 * len(quantities) + legend_in(variants), rows=len(quantities))
+        for axes, quantity in zip(all_axes, quantities, strict=True):
             for variant in variants:
                 points = [
                     ((sum(timed_at) / 2 - start_s) / 60, value)

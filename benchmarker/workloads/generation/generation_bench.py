@@ -79,15 +79,15 @@ class GenerationBench(SourceBenchmarker):
     """Bench that also profiles the model and measures its quality after timing."""
 
     def __init__(
-        self, job: GenerationJob, source: TokenSource, found: Found, device: Device, session: Session, stack: ExitStack
+        self, job: GenerationJob, source: TokenSource, inputs: Found, device: Device, session: Session, stack: ExitStack
     ) -> None:
         """Wrap an open engine; `stack` closes it."""
-        _keep_loaded(job, source.loaded, found.checkpoint, session)
-        config, chat_template = found.checkpoint.config, job.model.chat_template
-        super().__init__(source, config, device, tokenizer=found.tokenizer, chat_template=chat_template)
+        _keep_loaded(job, source.loaded, inputs.checkpoint, session)
+        config, chat_template = inputs.checkpoint.config, job.model.chat_template
+        super().__init__(source, config, device, tokenizer=inputs.tokenizer, chat_template=chat_template)
         self._job = job
         self._session = session
-        self._plan = found.plan
+        self._plan = inputs.plan
         self._stack = stack
         if self.no_demand:
             session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")

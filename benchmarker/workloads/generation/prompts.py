@@ -63,11 +63,11 @@ def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_t
     numbers = [0] * point.batch_size
     if point.has_distinct_prompts:
         numbers = _different(window, point.prompt_tokens or point.depth, point.batch_size)
-    given: Window | None = None
+    text_ids: Window | None = None
     if point.prompt is not None:
-        given, source = _text_prompt(point.prompt, tokenizer, chat_template)
+        text_ids, source = _text_prompt(point.prompt, tokenizer, chat_template)
     return tuple(
-        Prompt(given or window(number, point.prompt_tokens or 0), source, window(number, point.depth))
+        Prompt(text_ids or window(number, point.prompt_tokens or 0), source, window(number, point.depth))
         for number in numbers
     )
 

@@ -69,8 +69,8 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
         _layer(module, kind, config, shares=shares, value_bytes=_activation_bytes(model))
         for module, kind in zip(decoder_layers(model), kinds, strict=True)
     )
-    found = {kind for layer in layers for kind in (*layer.mixers, layer.feed_forward)}
-    unknown = sorted(found - {*DESCRIBED[config.model_type], "none"})
+    layer_kinds = {kind for layer in layers for kind in (*layer.mixers, layer.feed_forward)}
+    unknown = sorted(layer_kinds - {*DESCRIBED[config.model_type], "none"})
     if unknown:
         raise UnsupportedError(f"'{config.model_type}' is described without layers of kind {' and '.join(unknown)}")
     return _with_weights(model, config, layers, shares, kv_value_bytes or _activation_bytes(model))

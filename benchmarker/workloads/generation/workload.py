@@ -197,16 +197,16 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         from benchmarker.hardware.device import one_of_several
         from benchmarker.workloads.generation.generation_bench import GenerationBench, find_inputs
 
-        found, variant = find_inputs(job, device, session), job.variant
+        inputs, variant = find_inputs(job, device, session), job.variant
         if variant.gpus > 1 and variant.split == "layers":
             device = one_of_several(device, variant.gpus)
         engine, form = ENGINES[variant.engine], generation_job.form_of(variant, job.model.dtype)
-        if reason := engine.why_not_installed() or engine.why_not_taken(form, found.checkpoint):
+        if reason := engine.why_not_installed() or engine.why_not_taken(form, inputs.checkpoint):
             raise UnsupportedError(f"{engine.name}: {reason}")
         with ExitStack() as stack:
-            opened = engine.open(found.checkpoint, form, device, session.terminal)
+            opened = engine.open(inputs.checkpoint, form, device, session.terminal)
             # No variable holds the source, because the bench frees the model to measure quality.
-            yield GenerationBench(job, stack.enter_context(opened), found, device, session, stack)
+            yield GenerationBench(job, stack.enter_context(opened), inputs, device, session, stack)
 
     def look_for(self, job: GenerationJob) -> str | None:
         return look_for(job.model)

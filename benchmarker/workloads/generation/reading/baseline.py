@@ -90,9 +90,9 @@ def _with_noise_floor(row: GenerationRow, judged: Sequence[GenerationRow]) -> Ge
     return replace(row, quality=row.quality.model_copy(update={"noise": noise}))
 
 
-def _scored_like(quality: Quality, other: Quality) -> bool:
+def _scored_like(quality: Quality, reference: Quality) -> bool:
     # Quality of a prefill is not comparable with quality of a decode step, the computation that is timed.
-    return (quality.measured_on, quality.path) == (other.measured_on, other.path)
+    return (quality.measured_on, quality.path) == (reference.measured_on, reference.path)
 
 
 def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:

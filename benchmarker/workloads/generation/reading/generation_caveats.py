@@ -74,8 +74,8 @@ def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
 def _other_tokenizers(records: Sequence[GenerationRecord]) -> list[str]:
     """Return a caveat on checkpoints of one model that differ in tokenizer or chat template."""
     tokenizers = variants_by(records, lambda record: record.model.tokenizer_sha256)
-    known = [record for record in records if record.model.tokenizer_sha256]
-    templates = variants_by(known, lambda record: record.model.chat_template_sha256 or "none")
+    with_tokenizer = [record for record in records if record.model.tokenizer_sha256]
+    templates = variants_by(with_tokenizer, lambda record: record.model.chat_template_sha256 or "none")
     different = {"tokenizers": tokenizers, "chat templates": templates}
     nouns = [noun for noun, variants in different.items() if len(variants) > 1]
     if not nouns:
@@ -215,8 +215,8 @@ def settings_note(record: GenerationRecord) -> str | None:
     if record.engine is None or (facts := record.engine.external) is None:
         return None
     kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
-    given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
-    parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
+    settings = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
+    parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in settings.items())]
     return ", ".join([f"ran with version {facts.version}", *parts])
 
 

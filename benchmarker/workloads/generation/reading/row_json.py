@@ -63,13 +63,13 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
     }
 
 
-def _first_difference(found: FirstDifference) -> dict[str, Any]:
+def _first_difference(difference: FirstDifference) -> dict[str, Any]:
     return {
-        "greedy_texts": found.prompts,
-        "greedy_texts_same": found.same,
-        "greedy_first_difference": found.token,
-        "greedy_gap": found.gap,
-        "greedy_verdict": found.verdict,
+        "greedy_texts": difference.prompts,
+        "greedy_texts_same": difference.same,
+        "greedy_first_difference": difference.token,
+        "greedy_gap": difference.gap,
+        "greedy_verdict": difference.verdict,
     }
 
 
