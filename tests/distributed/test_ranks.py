@@ -93,7 +93,7 @@ def test_a_rank_that_cannot_begin_says_why():
 def test_ranks_end_with_the_process_that_started_them():
     program = (
         "import os, signal, psutil\n"
-        "import test_ranks\n"
+        "from tests.distributed import test_ranks\n"
         "with test_ranks.opened() as opened_ranks:\n"
         "    print(psutil.Process().children()[0].pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
