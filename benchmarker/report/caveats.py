@@ -247,19 +247,18 @@ def failed(rows: Sequence[Row]) -> list[str]:
 
 
 def _failed_rows(rows: Sequence[Row]) -> list[str]:
-    by_failure: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    # A reason of several variants, such as an unreachable hub, is printed once, even if numbers in its text differ.
+    alike: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.status != "ok":
-            by_failure[row.variant, row.status, row.reason or ""].append(row)
-    # A reason of several variants, such as an unreachable hub, is printed once, even if numbers in its text differ.
-    alike: dict[str, dict[str, str]] = defaultdict(dict)
-    for (variant, status, reason), members in by_failure.items():
-        explanation = f"{_where(members)}: {_why(status, reason)}"
-        alike[re.sub(r"\d+", "#", explanation)][variant] = explanation
+            alike[re.sub(r"\d+", "#", _why(row.status, row.reason or ""))][row.variant].append(row)
     lines = []
-    for explanations in alike.values():
-        first, *others = dict.fromkeys(explanations.values())
-        lines.append(f"{names(explanations)}{first}{f' (the first of {len(explanations)})' if others else ''}")
+    for members in alike.values():
+        for where in dict.fromkeys(map(_where, members.values())):
+            rows_of = {name: its for name, its in members.items() if _where(its) == where}
+            listed_rows = [row for its in rows_of.values() for row in its]
+            first, *others = dict.fromkeys(_why(row.status, row.reason or "") for row in listed_rows)
+            lines.append(f"{names(rows_of)}{where}: {first}{f' (the first of {len(others) + 1})' if others else ''}")
     return lines
 
 

@@ -330,6 +330,13 @@ def test_disturbed_and_invalid_rows_are_the_first_caveats(tmp_path):
     assert third.startswith("- Random weights")
 
 
+def test_every_cell_that_failed_for_a_similar_reason_is_counted(tmp_path):
+    whys = {tokens: f"the board was throttled to {tokens} MHz" for tokens in (50, 100, 200)}
+    cells = [failed_cell("invalid", why, new_tokens=tokens) for tokens, why in whys.items()]
+    text = shown(tmp_path, record("fp16", cell()), record("int8", *cells))
+    assert f"- int8 in 3 cells: invalid: {whys[50]} (the first of 3)" in text.splitlines()
+
+
 def lost(name: str, why: str) -> GenerationRecord:
     lost_cell = failed_cell("invalid", why).model_copy(update={"error_kind": "disturbed"})
     return record(name, lost_cell, model={"load_format": "dummy"})
