@@ -199,3 +199,11 @@ def test_more_rounds_are_not_the_advice_for_a_value_that_is_measured_once() -> N
     printed = to_markdown(recommendation_blocks(found))
     assert "more rounds" not in printed
     assert "none is known to fit, and a longer text (`--quality full`) would decide." in printed
+
+
+def test_peak_limits_the_column_of_that_name_and_not_the_peak_of_one_call() -> None:
+    # The table's peak of linear-fla-chunk is 2.56 GiB, of which one call takes 1.50.
+    results = compare([REFERENCE / "h200-mixers"])
+    fitting = {candidate.row.variant for candidate in recommend(results, "peak<2GiB").candidates if candidate.fits}
+    assert fitting == {"softmax-sdpa", "softmax-cudnn"}
+    assert recommend(results, "call peak<2GiB").chosen is not None
