@@ -57,6 +57,13 @@ def divided_bench(tmp_path_factory):
     assert not psutil.Process().children()
 
 
+@pytest.mark.by_hand
+# Before the tests of `divided_bench`, which holds the only process group of this process until the last of them.
+def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
+    record = Run(job_on(TINY, 2, tmp_path), Terminal(quiet=True)).execute()
+    assert record.step_divergence.verdict == "equal"
+
+
 def test_two_processes_make_the_tokens_of_one_and_share_its_weights(divided_bench, tmp_path):
     run, bench = divided_bench
     run.keep(cells=(cell_of(run, bench),), **bench.facts())
@@ -75,12 +82,6 @@ def test_two_processes_make_the_tokens_of_one_and_share_its_weights(divided_benc
     assert 0.49 < cell.demand.weight_bytes / one_cell.demand.weight_bytes < 0.52
     assert cell.demand.decode_flops / one_cell.demand.decode_flops == pytest.approx(0.5, abs=0.01)
     assert (divided.variant.gpus, divided.variant.split, divided.variant.name) == (2, "tensors", "fp16 2 GPUs")
-
-
-@pytest.mark.by_hand
-def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
-    record = Run(job_on(TINY, 2, tmp_path), Terminal(quiet=True)).execute()
-    assert record.step_divergence.verdict == "equal"
 
 
 def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(divided_bench):
