@@ -85,8 +85,11 @@ def _procedure(records: Sequence[RunRecord]) -> str:
             if cell.status == "ok":
                 # The disturbed cells of a round were measured again in another process.
                 rounds[record.variant.name, key].add(record.moment if record.sweep else record.run_id)
-    counts = [*map(len, rounds.values())] or [0]
-    least, most = min(counts), max(counts)
+    days = sorted({record.started_at[:10] for record in records})
+    when = plain_line(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
+    if not rounds:
+        return f"0 valid cells, {when}"
+    least, most = min(map(len, rounds.values())), max(map(len, rounds.values()))
     many = plural(least, "process", "processes") + " a variant"
     many = many if least == most else f"{least} to {most} processes a variant and cell"
     fork = "one process per round imports the libraries; each variant is a fork of it"
@@ -95,9 +98,7 @@ def _procedure(records: Sequence[RunRecord]) -> str:
     warmup = each(records, lambda record: str(record.procedure.get("warmup", "")))
     timed, warmed = ("run" if runs == "1" else "runs", "warm-up" if warmup == "1" else "warm-ups")
     repeats = f", {runs} timed {timed} a cell after at least {warmup} {warmed}" if runs and warmup else ""
-    days = sorted({record.started_at[:10] for record in records})
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{many}{forks}{repeats}, {plain_line(when)}"
+    return f"{many}{forks}{repeats}, {when}"
 
 
 def caption(results: Results) -> str:

@@ -139,7 +139,7 @@ def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(t
     assert "a: other programs disturbed 4 of 4 rounds, which are left out" in printed
     assert "resume with: benchmarker sweep" in printed
     assert "alone: " not in printed
-    assert "0 processes a variant" in printed
+    assert "0 valid cells" in printed
     assert "variant tok/s a invalid" in printed
 
 
