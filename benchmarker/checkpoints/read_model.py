@@ -321,7 +321,6 @@ def _gguf_config(checkpoint: Checkpoint) -> Any:
 
 
 def _placement(target: Target) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that place the weights."""
     if target.gpus == 1:
         return {"device_map": target.device}
     if target.split == "tensors":

@@ -81,7 +81,6 @@ def check_planted_delay(device: Device, *, scale: float = 1.0) -> list[Finding]:
 
 
 def _delays(device: Device, random_times: random.Random, scale: float) -> tuple[float, float]:
-    """Return the measured TPOT, and its ratio to that of the slower source."""
 
     def decode_s(mean_s: float) -> float:
         source = DelayedSource(mean_s * scale, random_times)

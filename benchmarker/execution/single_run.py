@@ -140,7 +140,6 @@ class Run(Session):
         self.device.begin_growth()
 
     def _finished(self, cell: CellBase, point: Any) -> CellBase:
-        """Return the cell with its key and, if other programs disturbed it, with a flag."""
         self._read(now=True)
         if self._surroundings:
             cell, why = self._surroundings.beside(cell, own_processes=self.job.processes)

@@ -275,7 +275,6 @@ def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
 
 
 def _processes(reports: Sequence[TableReport]) -> list[Block]:
-    """Return a comparison of the processes' first tables: the categories in which they differ."""
     ordered = list({report.table.process: report for report in reversed(reports)}.values())
     ordered.sort(key=lambda report: report.table.line)
     if len(ordered) < 2:

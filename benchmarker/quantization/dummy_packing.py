@@ -84,7 +84,6 @@ def _type_name(tensor: torch.Tensor) -> str:
 
 
 def _compressed_fills(linear: PlannedLinear, weights: Any) -> dict[tuple[str, str], Fill]:
-    """Return the functions that fill a layer's tensors, by the tensor's name and dtype."""
     bits, shape = weights.num_bits, (linear.out_features, linear.in_features)
     code_std = FP8_STD if weights.type == "float" else deviation(bits)
     return {

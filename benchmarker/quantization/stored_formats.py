@@ -88,7 +88,6 @@ def load(checkpoint: Checkpoint, options: StoredOptions, target: Target) -> Load
 
 
 def _read(checkpoint: Checkpoint, target: Target, switch: Any) -> PreTrainedModel:
-    """Return the model with all unquantized weights in `target.dtype`."""
     import torch
 
     stored = checkpoint.quantization or {}

@@ -200,7 +200,6 @@ class Attempt(Child):
             self._host.read()
 
     def _judged(self, cell: CellBase) -> CellBase:
-        """Return the cell with the GPU's state and the load of other programs, which may make it invalid."""
         # The measured time has no influence on this.
         equipment, allow_shared = self.equipment, self.sweep.settings.allow_shared
         if equipment.shares_host and "shared_host" not in cell.flags:

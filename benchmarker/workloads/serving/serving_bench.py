@@ -223,7 +223,6 @@ def _started_words(server: Server, facts: ServerFacts) -> str:
 
 
 def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | None]:
-    """Return the GPU whose energy is counted, or the reason why none is."""
     if job.variant.gpus > 1:
         return None, Missing(error_kind="unsupported", reason="the energy of several GPUs is not counted")
     gpu = find_gpu(device)

@@ -325,7 +325,6 @@ def energy_use(good: Good) -> EnergyUse | None:
 
 
 def _per_generation(windows: Sequence[EnergyWindow]) -> tuple[float, float]:
-    """Return the joules and the seconds of one generation, mean over all windows."""
     generations = sum(window.generations for window in windows)
     energy_j = sum(window.energy_j for window in windows)
     return energy_j / generations, sum(window.seconds for window in windows) / generations
