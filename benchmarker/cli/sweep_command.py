@@ -55,7 +55,7 @@ def sweep(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the variants' order.  \\[default: a random one]")] = None,
     allow_shared: Annotated[
-        bool, typer.Option("--allow-shared", help="Keep and flag cells measured while other processes used the device.")
+        bool, typer.Option("--allow-shared", help="Keep and flag cells that other programs on GPU or host disturbed.")
     ] = False,
     shared_imports: Annotated[
         bool,

@@ -147,7 +147,7 @@ def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list
 def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
     """Choose the disturbed try with the least host load, whatever its time; None if no try was disturbed.
 
-    Up to LARGEST_DISTURBANCE the try is saved as the round's value. Above it, the round is marked as left out.
+    Up to LARGEST_DISTURBANCE, or with --allow-shared, the try is the round's value. Else the round is left out.
     """
     measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
     tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
@@ -156,7 +156,7 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
     share = disturbance(cell.host_load)
     why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
-    if share <= LARGEST_DISTURBANCE:
+    if share <= LARGEST_DISTURBANCE or best.sweep.settings.allow_shared:
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:

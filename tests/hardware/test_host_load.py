@@ -125,6 +125,14 @@ def test_a_variant_that_lost_another_cell_in_each_round_has_not_failed(tmp_path:
     assert "a, 26 x 100: other programs disturbed 2 of 3 rounds, which are left out; --resume" in printed
 
 
+def test_allow_shared_keeps_and_flags_what_a_busy_host_disturbed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=ToldLoads(COMPILING))
+    assert stage.sweep(allow_shared=True) == []
+    kept = [cell for record in stage.records() for cell in record.cells if cell.status == "ok"]
+    assert [cell.flags[-1] for cell in kept] == ["disturbed"] * 3
+    assert "the round is left out" not in stage.printed
+
+
 def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
     assert stage.sweep() == ["a"]
