@@ -32,6 +32,9 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
     if (call := operation.largest_call(name, records)) is None:
         return NotExplained(name, "no cell of it was measured")
     record, cell = cast("AttentionRecord", call.record), cast("AttentionCell", call.cell)
+    floor = _floor(record, cell)
+    if call.on_cpu and floor is None:
+        return NotExplained(name, "on a CPU the operators of a call cannot be identified, and no limits were measured")
     notes = operation.kernels_note(cell.kernels)
     if record.limits and cell.demand:
         share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
@@ -39,7 +42,6 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
         notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
     categories, busy_s = _kernel_times(call)
     advice = {**operation.CALL_ADVICE, "bandwidth": _fewer_bytes}
-    floor = _floor(record, cell)
     return operation.timed_call(call, categories, floor=floor, busy_s=busy_s, notes=notes, advice=advice)
 
 

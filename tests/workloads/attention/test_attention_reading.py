@@ -71,6 +71,16 @@ def explained(record) -> Explanation:
     return explanation
 
 
+def test_a_call_on_a_cpu_without_limits_is_not_called_matrix_products(measured):
+    explanation = explain("naive", [measured.model_copy(update={"cells": undisturbed_cells(measured)})])
+    assert isinstance(explanation, NotExplained)
+    assert explanation.why == "on a CPU the operators of a call cannot be identified, and no limits were measured"
+
+
+def undisturbed_cells(record):
+    return tuple(cell.model_copy(update={"flags": ()}) for cell in record.cells)
+
+
 def test_naive_is_bound_by_the_bandwidth_that_its_scores_take(measured):
     cell = measured.cells[-1]
     moving_s = (8 * cell.demand.scores_bytes + cell.demand.bytes) / LIMITS.bytes_per_s
