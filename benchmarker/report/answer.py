@@ -98,7 +98,9 @@ def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> 
         rounds = max(rounds, 1)
         claim = f"{plain_line(fastest.label)} was the fastest in {plural(rounds, 'round', 'rounds')}"
     elif not ranking.undecided:
-        claim = f"{plain_line(fastest.label)} has no number"
+        known = f" is faster than {listed(slower)}{in_rate}, but" if slower else ""
+        first = f"{where}{plain_line(fastest.label)}{known} has no number: {fastest.pace_spread}.{of_calls}"
+        return first, _to_decide(results, ranking)
     first = f"{where}{bold('not decided:' if where else 'Not decided:')} {claim}; {_doubt(ranking, fastest)}."
     return tuple(filter(None, (first, decided, _to_decide(results, ranking))))
 

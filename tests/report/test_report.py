@@ -398,6 +398,13 @@ def test_an_interval_of_more_than_a_factor_of_two_is_no_number_but_a_round(tmp_p
     assert lines_of(disturbed)[0] == "**Not decided:** fp16 or int8 may be the fastest; int8: outlier round 2."
 
 
+def test_the_fastest_without_a_number_is_still_the_fastest(tmp_path):
+    found = compared(tmp_path, *rounds("fp16", [10.0, 10.2, 10.1]), *rounds("int8", [1.0, 1.0, 1.6]))
+    first = "int8 is faster than fp16, but has no number: outlier round 3."
+    assert lines_of(found)[0] == first
+    assert len(lines_of(found)) == 2
+
+
 def test_a_merely_wide_interval_blames_no_round(tmp_path):
     paces = {"fp16": [1.4, 1.4, 1.4], "int8": [1.4 / 2.6, 1.4 / 1.8, 1.4 / 1.2]}
     wide = compared(tmp_path, *(one for name, times in paces.items() for one in rounds(name, times)))
