@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import CellStatus, ErrorKind, status_of
 from benchmarker.core.formatting import percent
-from benchmarker.hardware.monitor import disturbance
+from benchmarker.hardware.monitor import disturbance, why_disturbed
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.sweep.sweep_state import LAST_CELLS
 
@@ -153,10 +153,10 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
     tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
     if not tries:
         return None
-    best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
+    best, cell = min(tries, key=lambda pair: (_has_own_fault(pair[1]), disturbance(pair[1].host_load)))
     share = disturbance(cell.host_load)
     why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
-    if share <= LARGEST_DISTURBANCE or best.sweep.settings.allow_shared:
+    if not _has_own_fault(cell) and (share <= LARGEST_DISTURBANCE or best.sweep.settings.allow_shared):
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:
@@ -164,3 +164,8 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
         best.progress.left_out.add((best.variant, position, best.round))
     best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
     return cell
+
+
+def _has_own_fault(cell: CellBase) -> bool:
+    """Return True if not only the host's load makes the cell invalid, but its samples: merged tokens of a server."""
+    return cell.host_load is None or cell.reason != why_disturbed(cell.host_load)

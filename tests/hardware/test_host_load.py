@@ -133,6 +133,17 @@ def test_allow_shared_keeps_and_flags_what_a_busy_host_disturbed(tmp_path: Path)
     assert "the round is left out" not in stage.printed
 
 
+@pytest.mark.parametrize("allow_shared", [False, True])
+def test_a_cell_that_its_own_samples_make_invalid_is_never_the_least_disturbed_try(tmp_path, allow_shared) -> None:
+    why = "54 % of the tokens arrived together with the token before: processor cores were lacking"
+    merged = {"status": "invalid", "error_kind": "disturbed", "reason": why}
+    faults = [{"variant": "a", "at": "cell 0", "cell": merged, "times": 9}]
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=1, faults=faults, watch_host=ToldLoads(QUIET))
+    assert stage.sweep(allow_shared=allow_shared) == ["a"]
+    assert {cell[3] for cell in stage.cells()} == {"invalid"}
+    assert "the round is left out" in " ".join(stage.printed.split())
+
+
 def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
     assert stage.sweep() == ["a"]
