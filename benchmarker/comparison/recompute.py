@@ -27,7 +27,7 @@ class Raw(dict[str, Any]):
 
 
 Cells = Sequence[tuple[Raw, Raw]]
-COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {"median": np.median, "max": np.max}
+COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {"median": np.median, "max": np.max, "geometric": stats.gmean}
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:

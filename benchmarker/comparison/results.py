@@ -25,7 +25,7 @@ from benchmarker.schema.registry import Metric, workload_of
 ResultsT = TypeVar("ResultsT", bound=Results)
 Cells = Sequence[tuple[RunRecord, CellBase]]
 NO_SAMPLES = {"status": "error", "reason": "it has no samples"}
-COMBINE: dict[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "max": max}
+COMBINE: dict[str, Callable[[Any], float]] = {"median": statistics.median, "max": max, "geometric": geometric_mean}
 
 
 def results_of_records(

@@ -67,7 +67,7 @@ class Ratio:
 def geometric_mean(values: Sequence[float]) -> float:
     if len(values) == 1:
         return values[0]  # exp(ln x) is not x in the last digit
-    return math.exp(statistics.fmean(map(math.log, values)))
+    return math.exp(statistics.fmean(map(math.log, values))) if all(values) else 0.0
 
 
 def wilson(right: int, total: int) -> tuple[float, float, float]:

@@ -66,7 +66,7 @@ class Metric:
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
     of_cell: Callable[[Any, Any], float | None] | None = None
     """Returns a number that is not measured per repeat, such as load time, from a record and one of its cells."""
-    combine: Literal["median", "max"] = "median"
+    combine: Literal["median", "max", "geometric"] = "median"
     is_quality: bool = False  # True if the metric measures accuracy; the first table then shows it.
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:

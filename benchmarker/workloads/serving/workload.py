@@ -59,7 +59,7 @@ PERCENTILES = {"": 0.5, "p90": 0.9, "p99": 0.99}
 def _time_metric(name: str, level: str, share: float) -> Metric:
     def value(load: Load) -> float | None:
         if name == "itl":
-            return statistics.itl_percentile_s(load, share)
+            return statistics.itl_percentile_s(load, share) or None  # 0: below the resolution.
         return statistics.percentile(statistics.values_s(load, name), share)
 
     words = "median" if share == 0.5 else f"{level}, of {round(statistics.BEYOND / (1 - share))} requests or more"
@@ -98,7 +98,9 @@ METRICS = (
         "joules of the GPU during the load, idle power and prefill included, divided by the output tokens",
         of_sample=lambda cell, load: statistics.joules_per_token(load),
     ),
-    metric("goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput),
+    metric(  # Averaged like req/s, which it would exceed otherwise.
+        "goodput", "goodput req/s", "good requests per second", better="higher", of_cell=goodput, combine="geometric"
+    ),
 )
 
 

@@ -56,6 +56,14 @@ def test_planted_times_are_the_metrics():
     assert (row["good_requests"], row["requests"], row["slo_verdict"]) == (200, 200, "passes")
 
 
+def test_goodput_is_averaged_over_rounds_as_the_rate_of_requests_that_bounds_it():
+    servers = (FAST, SimulatedServer(prefill_s=0.2, step_s=0.028))
+    rounds = [measured("fp16", server, concurrencies=[4], round_number=number) for number, server in enumerate(servers)]
+    row = rows_of(*rounds)["fp16", 4, 0.0]
+    assert row["good_requests"] == row["requests"]
+    assert row["goodput_per_s"] == pytest.approx(row["request_throughput_per_s"])
+
+
 def test_fewer_than_200_requests_have_no_p99():
     row = rows_of(measured("fp16", FAST, concurrencies=[4], requests=199))["fp16", 4, 0.0]
     assert (row["ttft_p99_s"], row["itl_p99_s"]) == (None, None)
