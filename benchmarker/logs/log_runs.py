@@ -58,7 +58,7 @@ _PATTERNS: dict[Kind, re.Pattern[str]] = {
     ),
     "cell": re.compile(
         r"(?:(?<!-)-{2,9}(?!-).*(?:输入长度|prompt|input)\D*(?P<prompt>\d{1,9})\D+(?P<new>\d{1,9})\s*-{2,9}"
-        r"|^\s*prompt of (?P<prompt_of>\d{1,9}), (?P<new_of>\d{1,9}) new tokens"
+        r"|^\s*prompt of (?P<prompt_of>\d{1,9}), (?P<new_of>\d{1,9}) new tokens?"
         r"(?:, batch of (?P<batch>\d{1,9})(?P<distinct>, distinct prompts)?)?)\s*$",
         re.IGNORECASE,
     ),

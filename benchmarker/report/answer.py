@@ -90,18 +90,16 @@ def _rate_only(ranking: Ranking) -> tuple[str, str]:
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
     in_rate, of_calls = _rate_only(ranking)
-    decided = (
-        f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}{in_rate}.{of_calls}" if slower else ""
-    )
+    known = f"{plain_line(fastest.label)} is faster than {listed(slower)}{in_rate}" if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"
     if ranking.undecided and (rounds := max(rival.ratio.rounds for rival in ranking.undecided)) < MIN_ROUNDS:
         rounds = max(rounds, 1)
         claim = f"{plain_line(fastest.label)} was the fastest in {plural(rounds, 'round', 'rounds')}"
     elif not ranking.undecided:
-        known = f" is faster than {listed(slower)}{in_rate}, but" if slower else ""
-        first = f"{where}{plain_line(fastest.label)}{known} has no number: {fastest.pace_spread}.{of_calls}"
-        return first, _to_decide(results, ranking)
+        known = f"{known}, but" if slower else plain_line(fastest.label)
+        return f"{where}{known} has no number: {fastest.pace_spread}.{of_calls}", _to_decide(results, ranking)
     first = f"{where}{bold('not decided:' if where else 'Not decided:')} {claim}; {_doubt(ranking, fastest)}."
+    decided = f"Known: {known}.{of_calls}" if slower else ""
     return tuple(filter(None, (first, decided, _to_decide(results, ranking))))
 
 

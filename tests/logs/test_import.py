@@ -14,6 +14,7 @@ from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.report.compare import compare
 from benchmarker.schema.record import DeviceFacts, Memory
 from benchmarker.schema.record_io import read_record
+from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationSample
 from tests.records import record, save
 
@@ -37,6 +38,12 @@ SCRIPT_IN_ENGLISH = """\
   Run 2/2: latency=1.3810s, generated 50 tokens, throughput=36.21 t/s, memory=7.59GB
 """
 
+ONE_TOKEN = """\
+int8: Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3
+prompt of 26, 1 new token
+  run 1/1: latency 0.0100 s, 1 token, 100.00 tok/s, memory 5.27 GiB
+"""
+
 
 def log(folder: Path, text: str | bytes) -> Path:
     path = folder / "old.log"
@@ -49,6 +56,16 @@ def mean_latencies(one: GenerationRecord) -> dict[tuple[int, int], float]:
         (cell.prompt_tokens, cell.new_tokens): round(statistics.fmean(sample.latency_s for sample in cell.samples), 4)
         for cell in one.cells
     }
+
+
+def test_a_single_token_is_printed_and_read_in_the_singular(tmp_path: Path) -> None:
+    (one,) = import_log(log(tmp_path, ONE_TOKEN))
+    (cell,) = one.cells
+    words = {axis.name: axis.words for axis in workload_of("generation").axes}
+    assert words["new_tokens"](cell.new_tokens) == "1 new token"
+    assert workload_of("generation").sample_text(cell, cell.samples[0]) == "1 token, 100.00 tok/s"
+    ranks = {axis.name: axis.words for axis in workload_of("context_parallel").axes}["ranks"]
+    assert (ranks(1), ranks(2)) == ("1 rank", "2 ranks")
 
 
 def test_the_reference_log_gives_its_four_runs_with_the_means_of_its_own_summaries() -> None:

@@ -78,7 +78,7 @@ class ContextParallelJob(Job):
     @property
     def title(self) -> str:
         ranks = " and ".join(str(ranks) for ranks in sorted(set(self.grid.ranks)))
-        return f"context parallel attention of {self.subject.text} over {ranks} ranks"
+        return f"context parallel attention of {self.subject.text} over {ranks} rank{'s' * (ranks != '1')}"
 
     @property
     def gpus(self) -> int:

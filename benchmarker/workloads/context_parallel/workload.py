@@ -142,7 +142,7 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
     job = spec.ContextParallelJob
     record = ContextParallelRecord
     axes = (
-        Axis("ranks", "ranks", lambda ranks: f"{ranks} ranks", is_size=False),
+        Axis("ranks", "ranks", lambda ranks: f"{ranks} rank{'s' * (ranks != 1)}", is_size=False),
         operation.SEQ_LEN_AXIS,
         operation.MODE_AXIS,
     )

@@ -218,7 +218,7 @@ def profile_generation(last: LastCell) -> dict[str, Any]:
         engine = job.variant.engine
         raise UnsupportedError(f"{engine} runs in a process of its own, which torch.profiler here does not see")
     point = last.point._replace(new_tokens=min(last.point.new_tokens, job.procedure.profile_tokens))
-    last.terminal.line(f"profiling one generation of {point.new_tokens} tokens")
+    last.terminal.line(f"profiling one generation of {point.new_tokens} token{'s' * (point.new_tokens != 1)}")
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm-up: the cache shape of this length may be new
     trace_path = last.path.with_suffix(".trace.json.gz")

@@ -101,7 +101,8 @@ class GenerationProfile(Profile):
     def subject(self) -> str:
         batch = f", batch of {self.batch_size}" if self.batch_size > 1 else ""
         prompts = ", distinct prompts" if self.distinct_prompts > 1 else ""
-        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch}{prompts}"
+        tokens = f"{self.new_tokens} new token{'s' * (self.new_tokens != 1)}"
+        return f"generation, prompt of {self.prompt_tokens}, {tokens}{batch}{prompts}"
 
 
 class GenerationVariant(VariantFacts):

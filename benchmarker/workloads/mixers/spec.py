@@ -125,7 +125,7 @@ class MixersJob(Job):
     def title(self) -> str:
         subject = self.subject
         values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
-        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
+        return f"mixers of {subject.heads} head{'s' * (subject.heads != 1)} of {subject.head_dim}{values}"
 
     @property
     def is_judged(self) -> bool:

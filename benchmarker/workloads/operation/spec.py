@@ -72,4 +72,4 @@ class AttentionHeads(Plain):
     def text(self) -> str:
         """Return `16 heads sharing 4 of 128` (heads, kv_heads, head_dim)."""
         shared = f" sharing {self.kv_heads}" if self.kv_heads not in (None, self.heads) else ""
-        return f"{self.heads} heads{shared} of {self.head_dim}"
+        return f"{self.heads} head{'s' * (self.heads != 1)}{shared} of {self.head_dim}"

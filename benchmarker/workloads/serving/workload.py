@@ -113,8 +113,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     job = ServingJob
     record = ServingRecord
     axes = (
-        Axis("prompt_tokens", "prompt", lambda tokens: f"{tokens} prompt tokens" if tokens else ""),
-        Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
+        Axis("prompt_tokens", "prompt", lambda tokens: f"{tokens} prompt token{'s' * (tokens > 1)}" if tokens else ""),
+        Axis("new_tokens", "new", lambda tokens: f"{tokens} new token{'s' * (tokens != 1)}"),
         Axis("length_spread", "spread", lambda share: f"lengths ±{100 * share:g} %" if share else "", is_size=False),
         Axis("shared_prefix", "prefix", lambda count: f"{count} shared tokens" if count else "", is_size=False),
         Axis("dataset", "dataset", lambda label: label, is_size=False),

@@ -43,7 +43,8 @@ class GenerationKey(CellKey):
     def words(self) -> str:
         """Text of the cell in a sentence: `prompt 26, 100 new tokens, batch 1`."""
         values = dict(self.pairs)
-        shape = {"prompt_tokens": "prompt {}", "new_tokens": "{} new tokens", "batch_size": "batch {}"}
+        new = "{} new token" if values.get("new_tokens") == 1 else "{} new tokens"
+        shape = {"prompt_tokens": "prompt {}", "new_tokens": new, "batch_size": "batch {}"}
         words = [text.format(values[name]) for name, text in shape.items() if name in values]
         words += [f"depth {values['depth']}"] if values.get("depth") else []
         words += [f"text {values['text'] + 1}"] if values.get("text") else []
