@@ -22,9 +22,7 @@ def gib(size_bytes: float | None) -> str:
     """Format bytes as `7.59 GiB`, small sizes as `3.2 MiB`."""
     if size_bytes is None:
         return MISSING
-    if size_bytes < GIB / 10:
-        return f"{size_bytes / MIB:.1f} MiB"
-    return f"{size_bytes / GIB:.2f} GiB"
+    return f"{size_bytes / MIB:.1f} MiB" if size_bytes < GIB / 10 else f"{size_bytes / GIB:.2f} GiB"
 
 
 def seconds(duration_s: float | None) -> str:

@@ -76,8 +76,10 @@ def read_config_bytes(path: Path) -> bytes:
 def parse_experiment(content: bytes, path: Path) -> Any:
     """Return the experiment in a config file's content; `path` is for messages."""
     data = _mapping(content, path)
+    if isinstance(name := data.get("workload", DEFAULT_WORKLOAD), dict):
+        raise SpecError(f"{path}: workload: write a name such as {DEFAULT_WORKLOAD}; its sizes belong under grid")
     try:
-        workload = workload_of(str(data.get("workload", DEFAULT_WORKLOAD)))
+        workload = workload_of(str(name))
     except SpecError as error:
         raise SpecError(f"{path}: workload: {error}") from error
     experiment = validated(workload.experiment, data, where=str(path))

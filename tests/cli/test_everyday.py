@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
             "model: {id: qwen3-small}\nvariants: {a: {quant: int8}}",
             "must be a list; write variants as a list: - {name: a, quant: int8}",
         ),
+        ("workload: {new_tokens: [4]}\nvariants: [{quant: fp16}]", "generation; its sizes belong under grid"),
         (
             "model: {id: qwen3-small}\nvariants: [fp16]",
             "must be a mapping, not 'fp16'; write - {name: fp16, quant: fp16}",
