@@ -306,7 +306,7 @@ def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Co
         return columns[wanted]
     matches = [heading for heading in columns if heading.startswith(wanted)]
     matches = matches or [heading for heading in columns if wanted in heading]
-    if len(matches) == 1:
+    if len({heading.removesuffix(" mib").removesuffix(" gib") for heading in matches}) == 1:
         return columns[matches[0]]
     if matches:
         raise SpecError(f"{option} {name.strip()}: several columns have this beginning: {', '.join(matches)}")
