@@ -130,7 +130,8 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
     if not any(run.cells for run in runs):
         raise ResultsError(
             f"{path}: no run found; a log has lines such as "
-            f"`run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; docs/imports.md lists other files"
+            f"`run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; docs/imports.md lists other files, "
+            "and `benchmarker explain` reads a profiler's table"
         )
     if quants:
         if len(quants) != len(runs):

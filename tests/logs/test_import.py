@@ -244,7 +244,7 @@ BROKEN = {
     b" \n\n": "the file is empty; give the log of a run",
     b"1 + 1 = 2\n": (
         "no run found; a log has lines such as `run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; "
-        "docs/imports.md lists other files"
+        "docs/imports.md lists other files, and `benchmarker explain` reads a profiler's table"
     ),
     "=== 开始测试: Qwen3-4B ===".encode("gb18030"): (
         "line 1: not UTF-8 text; convert it, as with `iconv -f GB18030 -t UTF-8`"
