@@ -13,7 +13,7 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded
 
 LOADER: Loader = Loader(
     name="fp16",
-    summary="16-bit weights, the baseline",
+    summary="unquantized weights, the baseline",
     options=FormOptions,
     load=load,
     aliases=("unquantized",),
