@@ -183,7 +183,7 @@ def _peak(results: Results) -> list[str]:
         return []
     kinds = {record.environment.device.kind for record in results.records}
     if kinds == {"cpu"}:
-        return ["Peak is the growth of the process's resident memory since before the model was loaded."]
+        return ["Peak is the growth of the process's resident memory since before model or inputs were loaded."]
     where = " on a GPU, and the growth of the process's resident memory on CPU" if "cpu" in kinds else ""
     return [f"Peak is the live tensors as torch's allocator counts them{where}."]
 

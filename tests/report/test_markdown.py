@@ -258,7 +258,7 @@ def test_small_models_are_in_mib_and_the_cpu_has_the_growth_of_resident_memory(t
     assert "weights MiB" in text
     assert " 5.5 |" in text
     assert " 23.0 |" in text
-    assert "Peak is the growth of the process's resident memory since before the model was loaded." in text
+    assert "Peak is the growth of the process's resident memory since before model or inputs were loaded." in text
     assert "- device: Intel Xeon (16 threads)\n" in text
 
 
