@@ -33,9 +33,7 @@ def seconds(duration_s: float | None) -> str:
         return f"{duration_s:.0f} s"
     if duration_s >= 1:
         return f"{duration_s:.4f} s" if duration_s < 10 else f"{duration_s:.2f} s"
-    if duration_s >= 1e-3:
-        return f"{duration_s * 1e3:.2f} ms"
-    return f"{duration_s * 1e6:.2f} us"
+    return f"{duration_s * 1e3:.2f} ms" if duration_s >= 1e-3 else f"{duration_s * 1e6:.2f} us"
 
 
 def ms(duration_s: float) -> str:

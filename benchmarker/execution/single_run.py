@@ -181,4 +181,5 @@ class Run(Session):
         peak_bytes = sample.peak_allocated_bytes if self.job.processes == 1 else None
         memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
         run, words = f"run {number}/{self.job.procedure.runs}", self.workload.sample_text(cell, sample)
-        self.terminal.line(f"  {run}: latency {sample.latency_s:.4f} s, {words}{memory}")
+        latency_s = f"{sample.latency_s:.{4 if sample.latency_s >= 0.1 else 7}f}"
+        self.terminal.line(f"  {run}: latency {latency_s} s, {words}{memory}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.core.process import Streams
 from benchmarker.execution.single_run import Run
 from benchmarker.measure.repeat import warm_up
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.record import SampleBase
 from benchmarker.workloads.generation.workload import WORKLOAD
 from tests.cli.test_cli import typed
@@ -196,3 +198,21 @@ def test_a_workload_may_be_written_with_a_hyphen():
     code, printed = typed("run", "context-parallel", "--help")
     assert code == 0
     assert "benchmarker run context_parallel" in printed
+
+
+def test_a_column_in_two_units_is_chosen_by_its_name_alone():
+    code, printed = typed("compare", ROOT / "results/reference/h200-mixers", "--columns", "ms,peak", "--sort", "peak")
+    assert code == 0, printed
+    assert "variant              ms  peak GiB" in printed
+
+
+def test_a_printed_time_of_a_millisecond_has_the_digits_of_its_rate(tmp_path):
+    words = "run attention --variant naive --seq-len 64 --heads 1 --head-dim 16 --dtype float32 --device cpu"
+    words += " --mode forward --runs 1 --warmup 1 --no-limits -o"
+    code, printed = typed(*words.split(), tmp_path)
+    assert code == 0, printed
+    assert re.search(r"run 1/1: latency 0\.\d{7} s, ", printed)
+
+
+def test_a_models_weights_without_quantization_are_not_called_16_bit():
+    assert "16" not in LOADERS["fp16"].summary
