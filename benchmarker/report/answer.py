@@ -148,7 +148,8 @@ def _costs(row: Row, named: Row | None) -> str:
         is_saving = size != named_size and (row.peak_memory_bytes or math.inf) < named.peak_memory_bytes
         verb = "Saves memory:" if is_saving else verb
     costs = [f"{size}{instead}" if row.peak_memory_bytes is not None else "", row.quality_text]
-    return f"{verb} {'; '.join(filter(None, costs))}." if any(costs) else ""
+    text = f"{verb} {'; '.join(filter(None, costs))}.".replace("Costs quality", "Quality")
+    return text if any(costs) else ""
 
 
 def finished_rounds(records: Sequence[RunRecord]) -> int:

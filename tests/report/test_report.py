@@ -398,6 +398,11 @@ def test_an_interval_of_more_than_a_factor_of_two_is_no_number_but_a_round(tmp_p
     assert lines_of(disturbed)[0] == "**Not decided:** fp16 or int8 may be the fastest; int8: outlier round 2."
 
 
+def test_an_answer_without_a_peak_does_not_cost_its_unmeasured_quality(tmp_path):
+    found = compared(tmp_path, record("fp16", cell([1.0], memory=Memory())))
+    assert lines_of(found)[1] == "Quality not measured: add `--quality quick`."
+
+
 def test_the_fastest_without_a_number_is_still_the_fastest(tmp_path):
     found = compared(tmp_path, *rounds("fp16", [10.0, 10.2, 10.1]), *rounds("int8", [1.0, 1.0, 1.6]))
     first = "int8 is faster than fp16, but has no number: outlier round 3."

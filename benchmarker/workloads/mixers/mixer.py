@@ -84,9 +84,7 @@ class MixerImplementation(Implementation):
             return reason
         if shape.value_dim != shape.head_dim and not self.wide_values:
             return f"takes values as wide as keys, not {shape.value_dim} beside {shape.head_dim}"
-        if shape.is_backward and not self.has_backward:
-            return "has no backward pass"
-        return None
+        return "has no backward pass" if shape.is_backward and not self.has_backward else None
 
 
 def softmax_shape(shape: MixerShape) -> AttentionShape:
