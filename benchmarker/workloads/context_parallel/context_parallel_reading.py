@@ -19,6 +19,7 @@ from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
+from benchmarker.schema.record import DISTURBING
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, length_of, timed_call
@@ -101,7 +102,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 def hiding_remarks(rows: Sequence[Row]) -> list[str]:
     series: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.cell and "exposed" in row.facts:
+        if row.cell and "exposed" in row.facts and DISTURBING.isdisjoint(row.flags):
             series[row.cell.ranks, row.cell.mode, row.variant].append(row)
     return [
         f"{ranks} ranks, {mode_text(mode)}: {plain_line(variant)} {_hiding_text(sorted(members, key=length_of))}."

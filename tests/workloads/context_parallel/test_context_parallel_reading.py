@@ -45,6 +45,10 @@ def test_without_a_ring_no_rate_of_the_link_is_needed():
     assert sentence.endswith("at 4,096 positions: 30 % exposed.")
 
 
+def test_disturbed_times_give_no_sentence_on_hiding():
+    assert hiding_remarks([row(exposed=-0.14, flags=("disturbed",))]) == []
+
+
 def test_a_contiguous_ring_is_compared_with_the_bound_of_the_mask():
     sentences = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})])
     assert any(
