@@ -26,6 +26,7 @@ from benchmarker.sweep.sweep_state import RUN, now_id
 
 PARTS = 8
 """Resolution of the result: the first value divided by this number."""
+UNDECIDED = "undecided"  # First word of the reason of a load that more requests would decide.
 DIGITS = 9  # Decimal places of a value; rounded sums of steps can be compared for equality.
 
 
@@ -70,6 +71,8 @@ class Limit:
     def words(self) -> str:
         """Sentence, as `largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
         largest, refused = self.largest, self.refused
+        if self.unit and largest is None and refused.why.startswith(UNDECIDED):
+            return f"{self.unit}: at {refused.text} {refused.why}; more --requests decide"
         if self.unit:
             number = largest.text if largest else f"fewer than {refused.text}"
             return f"{number} {self.unit}; at {refused.text}: {refused.why}"
@@ -93,7 +96,7 @@ def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path) -> Limi
         record = _measured(small.model_copy(update={"grid": grid}), folder / f"{axis}-{value}.json")
         units.append(record.limit_unit(axis))
         trial = _trial(value, record)
-        outcome = "fits" if trial.fits else f"does not fit: {trial.why}"
+        outcome = "fits" if trial.fits else "does not fit: " * (not trial.why.startswith(UNDECIDED)) + trial.why
         peak = f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""
         terminal.line(f"{axis} {trial.text}: {outcome}{peak}")
         return trial
@@ -120,16 +123,14 @@ def _start(job: Job, axis: str) -> float:
     workload = workload_of(job.workload)
     sizes = [size.name for size in workload.axes if size.is_size]
     if axis not in sizes:
-        hint = did_you_mean(axis, sizes)
-        raise SpecError(f"--find-limit {axis}: no size of {workload.name}{hint}: {', '.join(sizes)}")
-    values = [getattr(point, axis) for point in job.grid.points()]
+        raise SpecError(f"--find-limit {axis}: no size of {workload.name}{did_you_mean(axis, sizes)}")
+    values: list[float] = [getattr(point, axis) for point in job.grid.points()]
     flag = axis.replace("_", "-")
     if not all(values):
         raise SpecError(f"--find-limit {axis}: give --{flag} alone, the first value of the search")
     if len(set(values)) < len(values):
         raise SpecError(f"--find-limit {axis}: several cells for one --{flag}; give one value for every other axis")
-    first: float = min(values)
-    return first
+    return min(values)
 
 
 def _measured(job: Job, path: Path) -> RunRecord:

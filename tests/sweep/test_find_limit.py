@@ -97,3 +97,9 @@ def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_pat
 def test_a_sweep_refuses_it():
     with pytest.raises(SpecError, match="--find-limit: is an option of `benchmarker run`"):
         split_arguments(["--find-limit", "seq_len"], "attention")
+
+
+def test_a_first_load_that_is_undecided_is_not_called_too_much():
+    why = "undecided: 100 % [86, 100] of 24 requests are good"
+    limit = Limit("concurrency", (Trial(1, why, None),), "requests at once within TTFT 40 ms")
+    assert limit.words == f"requests at once within TTFT 40 ms: at 1 {why}; more --requests decide"
