@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from importlib import import_module
+from inspect import cleandoc
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -38,6 +40,12 @@ class VerbGroup(TyperGroup):
         for flag in flags:
             flag.default = flag.default or False
         return flags
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command whose help fits any width: typer keeps the docstring's own line breaks."""
+        if (command := super().get_command(ctx, cmd_name)) and command.help:
+            command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(command.help))
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a user's error and Ctrl-C end in one line and an exit code."""

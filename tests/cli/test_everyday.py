@@ -216,3 +216,10 @@ def test_a_printed_time_of_a_millisecond_has_the_digits_of_its_rate(tmp_path):
 
 def test_a_models_weights_without_quantization_are_not_called_16_bit():
     assert "16" not in LOADERS["fp16"].summary
+
+
+def test_a_help_text_is_wrapped_by_the_terminal_and_not_by_its_docstring():
+    lines = typed("comply", "--help")[1].splitlines()
+    assert not any(
+        line.strip() == "tokens, prompts and times." or line.strip().endswith("A config is") for line in lines
+    )
