@@ -36,7 +36,8 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     """
     workload_of(workload)
     if workload != DEFAULT_WORKLOAD:
-        raise SpecError(f"doctor: cannot examine the variants of {workload}; `benchmarker run` tries one")
+        how = f"`benchmarker run {workload} --help` shows how to try a variant"
+        raise SpecError(f"doctor: examines {DEFAULT_WORKLOAD} only; {how}")
     problem = ""
     try:
         device = find_device(device_name)

@@ -223,3 +223,9 @@ def test_a_help_text_is_wrapped_by_the_terminal_and_not_by_its_docstring():
     assert not any(
         line.strip() == "tokens, prompts and times." or line.strip().endswith("A config is") for line in lines
     )
+
+
+def test_doctor_names_how_to_try_a_workload_that_it_does_not_examine():
+    code, printed = typed("doctor", "attention", "--quick")
+    assert code == 2
+    assert "`benchmarker run attention --help` shows how to try a variant" in printed
