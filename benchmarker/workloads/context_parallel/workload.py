@@ -8,6 +8,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
+from benchmarker.core.formatting import plural
 from benchmarker.schema.registry import Axis, metric
 from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
@@ -142,7 +143,7 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
     job = spec.ContextParallelJob
     record = ContextParallelRecord
     axes = (
-        Axis("ranks", "ranks", lambda ranks: f"{ranks} rank{'s' * (ranks != 1)}", is_size=False),
+        Axis("ranks", "ranks", lambda ranks: plural(ranks, "rank", "ranks"), is_size=False),
         operation.SEQ_LEN_AXIS,
         operation.MODE_AXIS,
     )

@@ -12,7 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
-from benchmarker.core.formatting import gib, seconds
+from benchmarker.core.formatting import gib, plural, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
@@ -218,7 +218,7 @@ def profile_generation(last: LastCell) -> dict[str, Any]:
         engine = job.variant.engine
         raise UnsupportedError(f"{engine} runs in a process of its own, which torch.profiler here does not see")
     point = last.point._replace(new_tokens=min(last.point.new_tokens, job.procedure.profile_tokens))
-    last.terminal.line(f"profiling one generation of {point.new_tokens} token{'s' * (point.new_tokens != 1)}")
+    last.terminal.line(f"profiling one generation of {plural(point.new_tokens, 'token', 'tokens')}")
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm-up: the cache shape of this length may be new
     trace_path = last.path.with_suffix(".trace.json.gz")

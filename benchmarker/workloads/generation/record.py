@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from benchmarker.core.formatting import GIB, gib
+from benchmarker.core.formatting import GIB, gib, plural
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
 from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFacts
@@ -101,7 +101,7 @@ class GenerationProfile(Profile):
     def subject(self) -> str:
         batch = f", batch of {self.batch_size}" if self.batch_size > 1 else ""
         prompts = ", distinct prompts" if self.distinct_prompts > 1 else ""
-        tokens = f"{self.new_tokens} new token{'s' * (self.new_tokens != 1)}"
+        tokens = plural(self.new_tokens, "new token", "new tokens")
         return f"generation, prompt of {self.prompt_tokens}, {tokens}{batch}{prompts}"
 
 

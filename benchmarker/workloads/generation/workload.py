@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.formatting import plural
 from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.quantization.load import prepare_checkpoint
@@ -78,7 +79,7 @@ METRICS = (
 )
 AXES = (
     Axis("prompt_tokens", "prompt", str, size=lambda point: point.prompt_tokens or len(point.prompt or "")),
-    Axis("new_tokens", "new", lambda tokens: f"{tokens} new token{'s' * (tokens != 1)}"),
+    Axis("new_tokens", "new", lambda tokens: plural(tokens, "new token", "new tokens")),
     Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}" if sequences > 1 else ""),
     Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache" if tokens else ""),
 )
@@ -188,7 +189,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
     def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
         """Return `100 tokens, 34.10 tok/s`."""
         tokens = cell.batch_size * sample.new_tokens
-        return f"{tokens} token{'s' * (tokens != 1)}, {tokens / sample.latency_s:.2f} tok/s"
+        return f"{plural(tokens, 'token', 'tokens')}, {tokens / sample.latency_s:.2f} tok/s"
 
     # Measuring
 

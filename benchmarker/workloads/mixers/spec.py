@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.checkpoints.files import shipped_text
+from benchmarker.core.formatting import plural
 from benchmarker.schema.base import DType, Plain
 from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
 from benchmarker.workloads.operation.spec import ELEMENT_BYTES, LengthGrid, LengthPoint
@@ -125,7 +126,7 @@ class MixersJob(Job):
     def title(self) -> str:
         subject = self.subject
         values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
-        return f"mixers of {subject.heads} head{'s' * (subject.heads != 1)} of {subject.head_dim}{values}"
+        return f"mixers of {plural(subject.heads, 'head', 'heads')} of {subject.head_dim}{values}"
 
     @property
     def is_judged(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from benchmarker.core.formatting import plural
 from benchmarker.schema.base import Plain
 from benchmarker.schema.job import GridBase, Positive
 
@@ -72,4 +73,4 @@ class AttentionHeads(Plain):
     def text(self) -> str:
         """Return `16 heads sharing 4 of 128` (heads, kv_heads, head_dim)."""
         shared = f" sharing {self.kv_heads}" if self.kv_heads not in (None, self.heads) else ""
-        return f"{self.heads} head{'s' * (self.heads != 1)}{shared} of {self.head_dim}"
+        return f"{plural(self.heads, 'head', 'heads')}{shared} of {self.head_dim}"

@@ -13,7 +13,7 @@ from benchmarker.checkpoints.cache import expected_model
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
-from benchmarker.core.formatting import ms, rate
+from benchmarker.core.formatting import ms, plural, rate
 from benchmarker.engines.external.servers import SERVERS
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.load import find_and_prepare
@@ -113,8 +113,10 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     job = ServingJob
     record = ServingRecord
     axes = (
-        Axis("prompt_tokens", "prompt", lambda tokens: f"{tokens} prompt token{'s' * (tokens > 1)}" if tokens else ""),
-        Axis("new_tokens", "new", lambda tokens: f"{tokens} new token{'s' * (tokens != 1)}"),
+        Axis(
+            "prompt_tokens", "prompt", lambda tokens: plural(tokens, "prompt token", "prompt tokens") if tokens else ""
+        ),
+        Axis("new_tokens", "new", lambda tokens: plural(tokens, "new token", "new tokens")),
         Axis("length_spread", "spread", lambda share: f"lengths ±{100 * share:g} %" if share else "", is_size=False),
         Axis("shared_prefix", "prefix", lambda count: f"{count} shared tokens" if count else "", is_size=False),
         Axis("dataset", "dataset", lambda label: label, is_size=False),
