@@ -47,15 +47,15 @@ class GridBase(Plain):
 
 class Procedure(Plain):
     warmup: Annotated[int, Field(gt=0, le=100)] = 3
-    """Untimed generations at the cell's exact shape. Warm-up continues until the last three agree within 2 %."""
+    """Untimed runs at the cell's exact shape. Warm-up continues until the last three agree within 2 %."""
     warmup_limit: Annotated[int, Field(gt=0, le=100)] = 10
-    """Maximum number of untimed generations, unless `warmup` is larger."""
+    """Maximum number of untimed runs, unless `warmup` is larger."""
     runs: Positive = 5
-    """Timed generations."""
+    """Timed runs."""
     rounds: Positive = 5
     """Number of times that a sweep runs every variant, each time in a new process. Intervals are over rounds."""
     profile: bool = True
-    """Record one more generation under torch.profiler, after the timing."""
+    """Record one more run under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
     """Maximum number of tokens of the profiled generation. A trace grows by megabytes per token."""
     energy: bool = False
