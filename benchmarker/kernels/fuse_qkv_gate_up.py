@@ -112,7 +112,7 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _is_several(hidden: Tensor, fused: Any) -> bool:
     if hasattr(fused, "qweight") or isinstance(fused, ScaledLinear):
-        # Only compiled code: gptqmodel's forward would copy the words in each call.
+        # Only compiled code uses these kernels; gptqmodel's forward would copy the words in each call.
         return is_compiled_rows(hidden)
     return is_several_queries(hidden) or is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused)
 
@@ -137,10 +137,7 @@ def _fuse(linears: Sequence[Any]) -> nn.Module | None:
     fused.__class__ = type(linears[0])
     fused.weight = weight
     if isinstance(fused, ScaledLinear):
-        fused.weight_scale = torch.cat([linear.weight_scale for linear in linears], 1)
-        parts = fused.weight_scale.split([each.out_features for each in linears], 1)
-        for each, part in zip(linears, parts, strict=True):
-            each.weight_scale = part
+        fused.weight_scale = _fuse_parameters([linear.weight_scale for linear in linears])
     forms = {getattr(linear, "packed_form", None) for linear in linears}
     fused.packed_form = forms.pop() if len(forms) == 1 else None
     fused.has_gemv = all(getattr(linear, "has_gemv", True) for linear in linears)

@@ -33,13 +33,13 @@ class ScaledLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.weight = nn.Parameter(weight, requires_grad=False)
-        self.register_buffer("weight_scale", scale.float().view(1, -1))
+        self.register_buffer("weight_scale", scale.float().view(-1, 1))
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         scale_of_weight: Any = self.weight_scale
         codes, scales = quantized_rows(hidden.reshape(-1, self.in_features), self.weight.dtype)
-        product = scaled_product(codes, scales, self.weight, scale_of_weight, hidden.dtype)
+        product = scaled_product(codes, scales, self.weight, scale_of_weight.view(1, -1), hidden.dtype)
         product = product if self.bias is None else product + self.bias.to(product.dtype)
         return product.view(*hidden.shape[:-1], -1)
 
