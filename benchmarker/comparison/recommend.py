@@ -156,7 +156,7 @@ def limitable(workload: str) -> dict[str, Limitable]:
     return {
         "memory": Limitable(lambda row: row.peak_memory_bytes, SIZES, gib, TIMING),
         # "peak" is the memory in the table; an operation's metric of that name is the peak of one call.
-        **{"call " * (metric.name in SYNONYMS) + metric.name: _metric(metric) for metric in metrics},
+        **{f"call {metric.name}" if metric.name in SYNONYMS else metric.name: _metric(metric) for metric in metrics},
         **workload_of(workload).limitable(),
     }
 

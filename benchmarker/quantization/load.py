@@ -203,8 +203,7 @@ def find_checkpoint(
         if model.load_format == "dummy" or gguf_file(model):
             return
         check_stored(variant.quant, model.id, config)
-        stored = config.get("quantization_config")
-        if stored and not is_passed_on:
+        if not is_passed_on and (stored := config.get("quantization_config")):
             loader.check(options.model_copy(update=loader.stored_options(stored)), target)
 
     needs = QuantizationNeeds(() if is_passed_on else loader.packages, loader.packing, options)

@@ -34,7 +34,7 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if (leader := ranking.leader) is None:
         return _undecided(results, ranking, ranking.fastest, where)
     name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
-    _, of_calls = _rate_only(ranking)
+    of_calls = _of_calls(ranking)
     if not ranking.rivals:
         first = f"{name}: {rate}."
     elif ranking.same:
@@ -78,18 +78,18 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
     return f", {gain.verdict} than {reference}" if is_wide(gain.ratio) else f", {gain.text} {reference}"
 
 
-def _rate_only(ranking: Ranking) -> tuple[str, str]:
-    """Return `(" in decode tok/s", " A whole call of int8 is not faster than that of fp16.")`, or empty strings."""
-    fastest, rivals = ranking.fastest, ranking.slower_by_rate_only
-    if not fastest or not rivals:
-        return "", ""
-    calls = f" A whole call of {plain_line(fastest.label)} is not faster than that of"
-    return f" in {fastest.ranking.heading}", f"{calls} {listed(rival.row.label for rival in rivals)}."
+def _of_calls(ranking: Ranking) -> str:
+    """Return ` A whole call of int8 is not faster than that of fp16.` if only the rate is; else an empty string."""
+    if not (fastest := ranking.fastest) or not (rivals := ranking.slower_by_rate_only):
+        return ""
+    others = listed(rival.row.label for rival in rivals)
+    return f" A whole call of {plain_line(fastest.label)} is not faster than that of {others}."
 
 
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
-    in_rate, of_calls = _rate_only(ranking)
+    of_calls = _of_calls(ranking)
+    in_rate = f" in {fastest.ranking.heading}" if of_calls else ""
     known = f"{plain_line(fastest.label)} is faster than {listed(slower)}{in_rate}" if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"
     if ranking.undecided and (rounds := max(rival.ratio.rounds for rival in ranking.undecided)) < MIN_ROUNDS:
@@ -190,7 +190,7 @@ def _recommendation_line(recommendation: Recommendation) -> str:
     checks = recommendation.candidates[0].checks if recommendation.candidates else ()
     meanings = filter(None, dict.fromkeys(check.limit.what.meaning for check in checks))
     first = f"For the budget {budget}, at {cell_words(recommendation.ranking.cell)}: {_recommended(recommendation)}"
-    return " ".join((f"{first}{_rate_only(recommendation.ranking)[1]}", *meanings))
+    return " ".join((f"{first}{_of_calls(recommendation.ranking)}", *meanings))
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:

@@ -96,9 +96,9 @@ def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path) -> Limi
         record = _measured(small.model_copy(update={"grid": grid}), folder / f"{axis}-{value}.json")
         units.append(record.limit_unit(axis))
         trial = _trial(value, record)
-        outcome = "fits" if trial.fits else "does not fit: " * (not trial.why.startswith(UNDECIDED)) + trial.why
+        why_not = trial.why if trial.why.startswith(UNDECIDED) else f"does not fit: {trial.why}"
         peak = f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""
-        terminal.line(f"{axis} {trial.text}: {outcome}{peak}")
+        terminal.line(f"{axis} {trial.text}: {'fits' if trial.fits else why_not}{peak}")
         return trial
 
     folder.mkdir(parents=True, exist_ok=True)
