@@ -167,5 +167,5 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
 
 
 def _has_own_fault(cell: CellBase) -> bool:
-    """Return True if not only the host's load makes the cell invalid, but its samples: merged tokens of a server."""
+    """Return True if the samples make the cell invalid, as merged tokens of a server do, and not the host's load."""
     return cell.host_load is None or cell.reason != why_disturbed(cell.host_load)
