@@ -35,9 +35,9 @@ extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
 """
 POINTERS = {
     "gemv_nf4": ("u16", "uint4", "float", "float", "u16", "u16", "u16"),
-    "gemv_gptq": ("u16", "u32", "u16", "u32", "u16", "u32", "u16", "u16", "u16", "u16"),
+    "gemv_gptq": ("u16", *("u32", "u32", "u16") * 3, "u16", "u16", "u16"),
     "w4a16_gemm": ("u16", "unsigned char", "unsigned char", "float", "float", "int", "u16"),
-    "prefill_gemm": ("TensorMap", "TensorMap", "TensorMap", "u16", "float", "float", "int", "u16"),
+    "prefill_gemm": (*("TensorMap",) * 4, "u16", "float", "float", "int", "u16"),
     "permute_rows": ("uint4", "uint4"),
 }
 """Types of each kernel's pointers; a tensor map is passed as it is."""

@@ -1,7 +1,7 @@
-// W4A16 GEMV of GPTQ's words, with groups of 128 inputs and zero points of 8; see gemv_tensor_core.cuh.
+// W4A16 GEMV of GPTQ's words, with groups of 128 inputs; see gemv_tensor_core.cuh.
 //
-// words: [INPUTS / 8, outputs], eight consecutive inputs, lowest bits first. scales: [INPUTS / 128, outputs]. With SWIGLU
-// the first matrix is the gate's, the second up's, and each may be columns of a larger one with `outputs` columns. Otherwise
+// words: [INPUTS / 8, outputs], eight consecutive inputs, lowest bits first. scales: [INPUTS / 128, outputs]. zeros, if ZEROED:
+// [INPUTS / 128, outputs / 8], zero points of eight outputs, lowest bits first; otherwise all are 8. With SWIGLU the first matrix is the gate's, the second up's, and each may be columns of a larger one with `outputs` columns. Otherwise
 // the outputs of up to three matrices are concatenated.
 //
 // Rows g and g + 8 of A are outputs 2 g and 2 g + 1 of a tile. A lane reads a word of each, four times: a chunk with one
@@ -15,11 +15,11 @@ constexpr bool IS_EVEN = SPLIT * UNITS == UNITS_OF_ALL;
 
 struct Unit {
     uint2 words[MATRICES][4];
-    u32 scales[MATRICES];
+    u32 scales[MATRICES], zeros[MATRICES];
 };
 
 struct Matrix {
-    const u32* words;
+    const u32 *words, *zeros;
     const u16* scales;
     int outputs;
 };
@@ -49,17 +49,20 @@ __device__ Unit read_unit(const Matrices& matrices, int first, int unit, int g, 
             read_weights(words, result.words[half][j]);
         }
         read_scales(matrix.scales + (size_t)unit * matrix.outputs + column, result.scales[half]);
+        if (ZEROED) read_scales(matrix.zeros + ((size_t)unit * matrix.outputs + column) / 8, result.zeros[half]);
     }
     return result;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-gemv_gptq_kernel(const u16* hidden, const u32* words, const u16* scales, const u32* words1, const u16* scales1,
-                 const u32* words2, const u16* scales2, const u16* gain, const u16* residual, u16* output, int outputs,
-                 int outputs1, int outputs2, int outputs_of_all, float epsilon) {
+gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u16* scales, const u32* words1,
+                 const u32* zeros1, const u16* scales1, const u32* words2, const u32* zeros2, const u16* scales2,
+                 const u16* gain, const u16* residual, u16* output, int outputs, int outputs1, int outputs2,
+                 int outputs_of_all, float epsilon) {
     let_the_next_start();
     const auto [group, part, lane, g, t] = own_place();
-    const Matrices matrices = {{{words, scales, outputs}, {words1, scales1, outputs1}, {words2, scales2, outputs2}}};
+    const Matrices matrices = {
+        {{words, zeros, scales, outputs}, {words1, zeros1, scales1, outputs1}, {words2, zeros2, scales2, outputs2}}};
     const int tiles = outputs_of_all / OUTPUTS, stride = gridDim.x * GROUPS;
     int tile = blockIdx.x * GROUPS + group;
     Unit units[HELD];
@@ -84,10 +87,12 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u16* scales, const u
                 else if (IS_REPEATED && tile + stride < tiles)
                     units[i] = read_unit(matrices, (tile + stride) * OUTPUTS, part * UNITS + i, g, t);
                 if (!IS_EVEN && at >= UNITS_OF_ALL) continue;
-                float sums[MATRICES][4] = {}, others[MATRICES][4] = {};
+                float sums[MATRICES][4] = {}, others[MATRICES][4] = {}, of_inputs[4] = {};
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const uint4 inputs = *(const uint4*)(column + (done + i) * 256 + j * 64);
+                    if (ZEROED) add_inputs(of_inputs, inputs.x, inputs.y);
+                    if (ZEROED) add_inputs(of_inputs, inputs.z, inputs.w);
 #pragma unroll
                     for (int half = 0; half < MATRICES; half++) {
                         const uint2 word = unit.words[half][j];
@@ -96,8 +101,14 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u16* scales, const u
                     }
                 }
                 for (int half = 0; half < MATRICES; half++) {
-                    totals[half][0] += low_of(unit.scales[half]) * (sums[half][0] + others[half][0]);
-                    totals[half][1] += high_of(unit.scales[half]) * (sums[half][2] + others[half][2]);
+                    float low = sums[half][0] + others[half][0], high = sums[half][2] + others[half][2];
+                    if (ZEROED) {
+                        const u32 zeros = pair_of_zeros(unit.zeros[half], g, lane * 4);
+                        low -= low_of(zeros) * of_inputs[0];
+                        high -= high_of(zeros) * of_inputs[0];
+                    }
+                    totals[half][0] += low_of(unit.scales[half]) * low;
+                    totals[half][1] += high_of(unit.scales[half]) * high;
                 }
             }
         float* sums = (float*)(memory + SUMS) + (parity * GROUPS + group) * SPLIT * MATRICES * OUTPUTS;

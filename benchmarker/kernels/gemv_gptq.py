@@ -1,7 +1,7 @@
 """W4A16 GEMV for GPTQ weights.
 
-`gemv_gptq.cu` uses tensor cores of Hopper and newer, in 16 bits, for groups of 128 inputs and zero points of 8. All
-other cases use `gemv_gptq_triton`. The GEMV is an opaque operator, because inductor does not use programmatic dependent
+`gemv_gptq.cu` uses tensor cores of Hopper and newer, in 16 bits, for groups of 128 inputs. All other cases use
+`gemv_gptq_triton`. The GEMV is an opaque operator, because inductor does not use programmatic dependent
 launch.
 """
 
@@ -80,11 +80,12 @@ def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFus
     return (
         gemv_tensor_core.why_not(hidden.device, hidden.dtype, len(hidden), sizes) is None
         and gemv_tensor_core.takes_vectors(hidden, ends.gain, ends.residual)
+        and len({matrix.zeros is None for matrix in matrices}) == 1
         and all(
-            matrix.zeros is None
-            and len(matrix.scales) * gemv_tensor_core.CHUNK == len(hidden)
+            len(matrix.scales) * gemv_tensor_core.CHUNK == len(hidden)
             and matrix.scales.dtype == hidden.dtype
             and is_aligned(matrix.words)
+            and (matrix.zeros is None or IN_A_WORD * matrix.zeros.stride(0) == matrix.pitch)
             for matrix in matrices
         )
     )
@@ -98,9 +99,9 @@ def on_tensor_cores(
     outputs = counts[0] if ends.swiglu else sum(counts)
     tile = tile or gemv_tensor_core.tile_for(units, most_held=1 if ends.swiglu else gemv_tensor_core.MOST_HELD)
     return gemv_tensor_core.launch(
-        "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.scales)],
+        "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.zeros, matrix.scales)],
         [*(matrix.pitch for matrix in three), outputs], ends, tile=tile, outputs=outputs,
-        tile_outputs=TENSOR_TILE_OUTPUTS, units=units,
+        tile_outputs=TENSOR_TILE_OUTPUTS, units=units, zeroed=matrices[0].zeros is not None,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@
 // (programmatic dependent launch).
 //
 // Macros: INPUTS, SPLIT, GROUPS, UNITS, HELD, IS_REPEATED (more tiles than groups), NORMED (RMS norm of the vector), SWIGLU
-// (silu(gate) * up of two matrices), ADDED (residual), BF16.
+// (silu(gate) * up of two matrices), ADDED (residual), ZEROED (zero points other than 8), BF16.
 
 #include "pair_table.cuh"
 

@@ -103,8 +103,9 @@ class Program:
 
 
 def program_for(
-    hidden: Tensor, ends: GemvFusion, tile: Tile, *, units: int, tile_outputs: int, outputs: int, multiprocessors: int
-) -> Program:
+    hidden: Tensor, ends: GemvFusion, tile: Tile, *, units: int, tile_outputs: int, outputs: int, multiprocessors: int,
+    zeroed: bool = False,
+) -> Program:  # fmt: skip
     inputs, matrices = len(hidden), 2 if ends.swiglu else 1
     tiles = outputs // tile_outputs
     blocks = min(-(-tiles // tile.groups), multiprocessors)
@@ -112,7 +113,8 @@ def program_for(
     macros = {
         "INPUTS": inputs, "SPLIT": tile.split, "GROUPS": tile.groups, "UNITS": each, "HELD": tile.held,
         "IS_REPEATED": blocks * tile.groups < tiles, "NORMED": ends.gain is not None,
-        "SWIGLU": ends.swiglu, "ADDED": ends.residual is not None, "BF16": hidden.dtype == torch.bfloat16,
+        "SWIGLU": ends.swiglu, "ADDED": ends.residual is not None, "ZEROED": zeroed,
+        "BF16": hidden.dtype == torch.bfloat16,
     }  # fmt: skip
     sums = max(2 * tile.groups * tile.split * tile_outputs * matrices, tile.groups * tile.split)
     return Program(
@@ -124,8 +126,8 @@ def program_for(
 
 
 def launch(
-    name: str, hidden: Tensor, weights: Sequence[Tensor], sizes: Sequence[int], ends: GemvFusion, *,
-    units: int, tile_outputs: int, outputs: int, tile: Tile | None = None,
+    name: str, hidden: Tensor, weights: Sequence[Tensor | None], sizes: Sequence[int], ends: GemvFusion, *,
+    units: int, tile_outputs: int, outputs: int, tile: Tile | None = None, zeroed: bool = False,
 ) -> Tensor:  # fmt: skip
     """Run one kernel for the GEMV and its fused operations.
 
@@ -135,13 +137,14 @@ def launch(
         weights: Tensor arguments of the kernel before the norm's weight.
         sizes: Integer arguments of the kernel after the output.
         units: Number of input parts, which are divided among warps.
+        zeroed: The weights have zero points other than 8.
     """
     if not takes_vectors(hidden, ends.gain, ends.residual):
         raise ValueError("vectors that are not all of one type of 16 bits, or that begin at no multiple of 16 bytes")
     output, device = hidden.new_empty(outputs), hidden.device
     program = program_for(
         hidden, ends, tile or tile_for(units), units=units, tile_outputs=tile_outputs, outputs=outputs,
-        multiprocessors=processors(device),
+        multiprocessors=processors(device), zeroed=zeroed,
     )  # fmt: skip
     kernel = cuda_kernel(name, program.macros, program.threads, program.shared_bytes, device)
     kernel(program.blocks, [hidden, *weights, ends.gain, ends.residual, output, *sizes, float(ends.epsilon)])

@@ -21,7 +21,7 @@ from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, gemv_tensor_cor
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
 from benchmarker.kernels.int4_linear import repack_awq
 from benchmarker.kernels.opaque_linear import hide, through_operator
-from benchmarker.kernels.packed_weights import ONE_TILE
+from benchmarker.kernels.packed_weights import ONE_TILE, ZEROED
 from benchmarker.kernels.quantized_gemm import (
     most_packed_rows,
     packed_form,
@@ -135,7 +135,7 @@ def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
     # The default form: GPTQ with groups that the quantized GEMM does not support.
-    form = linear.packed_form or "int4 by group, zeros"
+    form = linear.packed_form or ZEROED
     matrix = unpack_matrix(*packed_tensors(linear, form), form, linear.out_features, hidden.dtype)
     return _with_bias(torch.matmul(hidden, matrix), linear, hidden)
 

@@ -13,6 +13,7 @@ Order = Literal["by place", "by lane", "as they are"]
 [rows, inputs]."""
 ONE_TILE = 128  # Maximum number of rows of `quantized_gemm_triton`, which computes all rows in one tile.
 FEW_ROWS = 32  # Maximum number of rows that are not ordered `by_lane` if `prefill_gemm` supports the weights.
+ZEROED = "int4 by group, zeros"  # `Packed.form` of GPTQ's words with zero points other than 8, and of AWQ's.
 LANE_CHUNK = 64  # Inputs per group of four lanes; each lane has sixteen consecutive inputs.
 
 
@@ -47,8 +48,9 @@ class Packed:
 
     @property
     def is_in_place(self) -> bool:
-        """True if words and scales are contiguous and aligned to 16 bytes."""
-        return all(part.is_contiguous() and is_aligned(part) for part in (self.words, self.scales))
+        """True if words, scales and zero points are contiguous and aligned to 16 bytes."""
+        parts = (self.words, self.scales, self.zeros if self.form == ZEROED else None)
+        return all(part is None or (part.is_contiguous() and is_aligned(part)) for part in parts)
 
 
 def packed_of(weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int) -> Packed:
@@ -67,7 +69,7 @@ def packed_of(weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, 
 
 
 def is_int4_by_group(form: str) -> bool:
-    return form in ("int4 by group", "int4 by group, zeros")
+    return form in ("int4 by group", ZEROED)
 
 
 def in_word(form: str) -> int:

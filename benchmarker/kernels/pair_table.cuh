@@ -26,3 +26,14 @@ template <int BYTE>
 __device__ u32 looked_up(u32 word, u32 own) {
     return *(const u32*)(memory + place_of_byte<BYTE>(word, own));
 }
+
+// Add the sum of each column of B (mma.m16n8k16) to `sums`. A weight is (number - zero) * scale, and zero * (sum of inputs) is
+// subtracted once per group of inputs: with A of ones, tensor cores compute that sum while the lookups limit the time.
+__device__ void add_inputs(float (&sums)[4], u32 first, u32 second) {
+    constexpr u32 ONES = BF16 ? 0x3f803f80 : 0x3c003c00;
+    const u32 a[4] = {ONES, ONES, ONES, ONES};
+    multiply_and_add(sums, a, first, second);
+}
+
+// Return the zero points of outputs 2 g and 2 g + 1 of eight, as a pair, minus 8 as in the table of GPTQ's numbers.
+__device__ u32 pair_of_zeros(u32 word, int g, u32 own) { return looked_up<0>(word >> 8 * (g % 4), own); }

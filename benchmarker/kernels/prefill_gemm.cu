@@ -1,8 +1,9 @@
 // Packed weights times many rows, for Hopper; hopper_ptx.cuh has its instructions.
 //
 // FORM 8: int8 [outputs, INPUTS] and a scale per output, in 32 bits if HAS_WIDE_SCALES; 4: GPTQ's words [INPUTS / 8,
-// outputs] and scales [INPUTS / GROUP, outputs], zero points of 8; 16: bitsandbytes' codes [outputs, INPUTS / 2], scales
-// [outputs, INPUTS / 64] in 32 bits, and the code table [16]. hidden: [rows, INPUTS]; output: [rows, outputs].
+// outputs] and scales [INPUTS / GROUP, outputs], and, if ZEROED, zero points [INPUTS / GROUP, outputs / 8], else all are 8;
+// 16: bitsandbytes' codes [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the code table [16]. hidden:
+// [rows, INPUTS]; output: [rows, outputs].
 //
 // A tile is TILE_OUTPUTS outputs and TILE_ROWS rows, computed in steps of CHUNK inputs. One warp group copies to shared
 // memory, STAGES steps ahead. GROUPS others multiply, each BLOCKS times 64 outputs: weights are the left operand, from
@@ -31,7 +32,9 @@ constexpr int SCALES_BYTES = IS_CODES ? TILE_OUTPUTS * SCALED * 4 : TILE_OUTPUTS
 constexpr int ROWS = IS_CODES ? TABLE : 0;
 constexpr int PACKED = ROWS + STAGES * ROWS_BYTES;
 constexpr int SCALES = PACKED + STAGES * WORDS_BYTES;
-constexpr int STAGED = SCALES + (IS_INT8 ? 0 : (IS_CODES ? 2 : STAGES) * SCALES_BYTES);
+constexpr int ZEROS_BYTES = ZEROED ? TILE_OUTPUTS / 2 : 0, ZEROS_STEP = ZEROED ? 128 : 0;  // Copies begin at multiples of 128.
+constexpr int ZEROS = SCALES + (IS_INT8 ? 0 : (IS_CODES ? 2 : STAGES) * SCALES_BYTES);
+constexpr int STAGED = ZEROS + STAGES * ZEROS_STEP;
 constexpr int BARRIERS = STAGED + MULTIPLIERS / WARP * 1024;
 
 #include "prefill_tiles.cuh"
@@ -39,14 +42,15 @@ constexpr int BARRIERS = STAGED + MULTIPLIERS / WARP * 1024;
 constexpr int SCALE_BARRIERS = BARRIERS + STAGES * 16;
 
 // Copy the words and scales of a chunk. output: first output of the tile; is_first: true for the first chunk of a part.
-__device__ void bring_weights(const TensorMap* words, const TensorMap* scales, int output, bool is_first,
-                              int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
+__device__ void bring_weights(const TensorMap* words, const TensorMap* scales, const TensorMap* zeros, int output,
+                              bool is_first, int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
     u64* filled = stages.filled + stages.at;
     unsigned char* to = memory + PACKED + stages.at * WORDS_BYTES;
-    announce(filled, ROWS_BYTES + WORDS_BYTES + (IS_GPTQ ? SCALES_BYTES : 0));
+    announce(filled, ROWS_BYTES + WORDS_BYTES + (IS_GPTQ ? SCALES_BYTES + ZEROS_BYTES : 0));
     if (IS_GPTQ) {
         copy_box(to, words, 0, chunk * CHUNK / 8, output / LINE, filled);
         copy_box(memory + SCALES + stages.at * SCALES_BYTES, scales, output, chunk * CHUNK / GROUP, 0, filled);
+        if (ZEROED) copy_box(memory + ZEROS + stages.at * ZEROS_STEP, zeros, output / 8, chunk * CHUNK / GROUP, 0, filled);
         return;
     }
     copy_box(to, words, chunk * CHUNK / (IS_INT8 ? 1 : 2), output, 0, filled);
@@ -60,7 +64,8 @@ __device__ void bring_weights(const TensorMap* words, const TensorMap* scales, i
 }
 
 // Copy all chunks; one thread runs this. The first weights, as many as fit, are copied before the previous kernel ends.
-__device__ void bring(const Given& given, const TensorMap* hidden, const TensorMap* words, const TensorMap* scales) {
+__device__ void bring(const Given& given, const TensorMap* hidden, const TensorMap* words, const TensorMap* scales,
+                      const TensorMap* zeros) {
     Ring<STAGES> stages(BARRIERS), early(BARRIERS);
     Ring<2> of_scales(SCALE_BARRIERS);
     Walk walk = walk_of(given);
@@ -70,14 +75,14 @@ __device__ void bring(const Given& given, const TensorMap* hidden, const TensorM
     if (part.tile >= tiles_of(given)) return;
     const int output = corner_of(given, part.tile).output;
     for (int i = 0; i < ahead; i++, early.go_on())
-        bring_weights(words, scales, output, i == 0, part.first + i, early, of_scales);
+        bring_weights(words, scales, zeros, output, i == 0, part.first + i, early, of_scales);
     wait_for_the_last();
     for (; part.tile < tiles_of(given); part = next_part(walk)) {
         const Corner tile = corner_of(given, part.tile);
         for (int chunk = part.first; chunk < part.last; chunk++, stages.go_on()) {
             if (ahead-- <= 0) {
                 stages.wait_until_empty();
-                bring_weights(words, scales, tile.output, chunk == part.first, chunk, stages, of_scales);
+                bring_weights(words, scales, zeros, tile.output, chunk == part.first, chunk, stages, of_scales);
             }
             copy_box(memory + ROWS + stages.at * ROWS_BYTES, hidden, chunk * CHUNK, tile.row, 0, stages.filled + stages.at);
         }
@@ -94,10 +99,10 @@ __device__ int output_of(const Place& place, int block, int half) {
     return (place.warp / 4 * BLOCKS + block) * 64 + place.warp % 4 * 16 + 8 * half + place.g;
 }
 
-// A lane's weights of a chunk: for two outputs of each block, 16 weights and a scale (two copies in 32 bits).
+// A lane's weights of a chunk: for two outputs of each block, 16 weights, a scale and a zero point (two copies in 32 bits).
 struct Weights {
     u32 words[BLOCKS][2][WORDS];
-    u32 scales[BLOCKS][2];
+    u32 scales[BLOCKS][2], zeros[BLOCKS][2];
 };
 
 __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int scales_at) {
@@ -120,6 +125,10 @@ __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int
                 }
                 const u32 scale = *(const u16*)(memory + SCALES + stage * SCALES_BYTES + output * 2);
                 weights.scales[block][half] = bytes_of<0x1010>(scale, 0);
+                if (ZEROED) {
+                    const u32 eight = *(const u32*)(memory + ZEROS + stage * ZEROS_STEP + output / 8 * 4);
+                    weights.zeros[block][half] = (eight >> 4 * place.g & 15) * 0x00010001;
+                }
             } else {
                 const uint2 two = *(const uint2*)(packed + output * CHUNK / 2 + place.t * 8);
                 words[0] = two.x, words[1] = two.y;
@@ -133,17 +142,18 @@ __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int
 
 constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024; their lowest mantissa bits are 0.
 
-// Return GPTQ's numbers AT and AT + 4 of a word, minus 8, as a pair. They are 16 bits apart, so that no byte has to move.
+// Return GPTQ's numbers AT and AT + 4 of a word, minus the zero point (two copies), as a pair. They are 16 bits apart, so that
+// no byte has to move.
 template <int AT>
-__device__ u32 numbers_of(u32 word) {
-    constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_72 = 0xd480d480;
-    if (BF16 || AT % 2 == 0) return less(word >> 4 * AT & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE + 0x00080008);
-    return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_72);
+__device__ u32 numbers_of(u32 word, u32 zeros) {
+    constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_64 = 0xd400d400;
+    if (BF16 || AT % 2 == 0) return less(word >> 4 * AT & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE | zeros);
+    return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_64 | zeros << 4);
 }
 
 // Return a pair of a lane's 16 weights: 4 STEP + 2 HALF and the next weight; for GPTQ, a pair as in `numbers_of`.
 template <int STEP, int HALF>
-__device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
+__device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 zeros, u32 own) {
     if (IS_INT8) {
         constexpr u32 BYTES = 2 * HALF | 4 << 4 | (2 * HALF + 1) << 8 | 4 << 12;
         const u32 word = words[IS_INT8 ? STEP : 0];
@@ -153,7 +163,7 @@ __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 own) {
     }
     constexpr int BYTE = STEP % 2 * 2 + HALF;
     const u32 word = words[STEP / 2];
-    return times(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word), scale);
+    return times(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word, ZEROED ? zeros : 0x00080008), scale);
 }
 
 // Unpack a quarter of a chunk and start its products. All earlier products have ended on return.
@@ -164,10 +174,11 @@ __device__ void multiply_step(float (&sums)[BLOCKS][SUMS], u32 (&a)[BLOCKS][4], 
     for (int block = 0; block < BLOCKS; block++) {
         const auto& words = weights.words[block];
         const auto& scales = weights.scales[block];
-        a[block][0] = pair_of_weights<STEP, 0>(words[0], scales[0], own);
-        a[block][1] = pair_of_weights<STEP, 0>(words[1], scales[1], own);
-        a[block][2] = pair_of_weights<STEP, 1>(words[0], scales[0], own);
-        a[block][3] = pair_of_weights<STEP, 1>(words[1], scales[1], own);
+        const auto& zeros = weights.zeros[block];
+        a[block][0] = pair_of_weights<STEP, 0>(words[0], scales[0], zeros[0], own);
+        a[block][1] = pair_of_weights<STEP, 0>(words[1], scales[1], zeros[1], own);
+        a[block][2] = pair_of_weights<STEP, 1>(words[0], scales[0], zeros[0], own);
+        a[block][3] = pair_of_weights<STEP, 1>(words[1], scales[1], zeros[1], own);
     }
     begin_products();
 #pragma unroll
@@ -350,8 +361,9 @@ __device__ void multiply(const Given& given, int thread) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_constant__ TensorMap packed,
-                     const __grid_constant__ TensorMap group_scales, const u16* scales, const float* numbers,
-                     float* left, int* counts, u16* output, int rows, int outputs, int lined, int are_rows_first) {
+                     const __grid_constant__ TensorMap group_scales, const __grid_constant__ TensorMap group_zeros,
+                     const u16* scales, const float* numbers, float* left, int* counts, u16* output, int rows, int outputs,
+                     int lined, int are_rows_first) {
     let_the_next_start();
     const Given given = {scales, left, counts, output, rows, outputs, lined, are_rows_first};
     if (threadIdx.x == 0) {
@@ -363,7 +375,7 @@ prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_cons
     __syncthreads();
     if (threadIdx.x < WARP_GROUP) {
         give_registers<OF_BRINGER>();
-        if (threadIdx.x == 0) bring(given, &hidden, &packed, &group_scales);
+        if (threadIdx.x == 0) bring(given, &hidden, &packed, &group_scales, &group_zeros);
     } else {
         take_registers<OF_MULTIPLIER>();
         wait_for_the_last();

@@ -12,19 +12,20 @@ from benchmarker.kernels import gemv_tensor_core
 from benchmarker.kernels.cuda_source import HOPPER, CudaSourceError, TensorMap, cuda_kernel
 from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.gemv_tensor_core import HOPPERS_SHARED_BYTES, Program
-from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
+from benchmarker.kernels.packed_weights import LANE_CHUNK, ZEROED, Packed
 
 WARP_GROUP = 128  # Threads that issue one wgmma.
 REGISTERS = {2: (40, 232), 3: (40, 152)}
 """(registers of a copying thread, of a multiplying thread) by number of multiplying warp groups. Threads exchange
 registers; a program that starts with fewer than their sum would deadlock."""
 STAGED_BYTES = 4 * 1024  # Bytes of shared memory for the results of a warp group.
+ZEROS_STEP = 128  # Bytes of shared memory for the zero points of a stage, ZEROS_STEP in the source.
 MOST_STAGES = 8
 MOST_SHARED = 1024
 SCALED = 8  # Number of chunks whose scales (of codes) are copied together.
 LINE = 32  # 32-bit words that are copied together; the number of GPTQ's outputs must be a multiple.
 BLOCKS_STEP = 256  # Inputs must be a multiple of 256 for codes, to align the scales of an output to 16 bytes.
-FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}  # FORM in the source.
+FORMS = {"int8 by row": 8, "int4 by group": 4, ZEROED: 4, "nf4": 16, "fp4": 16}  # FORM in the source.
 NEARLY_ALL = 0.75  # Share of the multiprocessors from which each remaining tile is computed by one multiprocessor.
 SHARES = (4, 1)
 """Numbers of programs per tile that are tried if there are fewer tiles than multiprocessors, in addition to the largest
@@ -63,9 +64,7 @@ def why_not(device: torch.device, dtype: torch.dtype, packed: Packed) -> str | N
 
 
 def _why_not_weights(dtype: torch.dtype, packed: Packed, inputs: int) -> str | None:
-    form, group = FORMS.get(packed.form), packed.in_group * packed.in_word
-    if form is None:
-        return "zero points other than 8"
+    form, group = FORMS[packed.form], packed.in_group * packed.in_word
     if form == 16 and (group != LANE_CHUNK or inputs % BLOCKS_STEP or dtype != torch.float16):
         return "codes not in blocks of 64, inputs that are no multiple of 256, or not float16"
     if form == 4 and (group % LANE_CHUNK or packed.outputs % LINE):
@@ -122,13 +121,15 @@ def _shared_tiles(tiles: int, programs: int) -> int:
 def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
     form, inputs = FORMS[packed.form], packed.length * packed.in_word
     words = cut.outputs * LANE_CHUNK // (1 if form == 8 else 2)
-    stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + 16
+    zeros = ZEROS_STEP if packed.form == ZEROED else 0
+    stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + zeros + 16
     of_codes = gemv_tensor_core.TABLE_BYTES + 2 * cut.outputs * SCALED * 4 if form == 16 else 0
     fixed = STAGED_BYTES * cut.groups + of_codes + 4 * 8
     stages = min(MOST_STAGES, (HOPPERS_SHARED_BYTES - fixed) // stage)
     macros = {
-        "FORM": form, "INPUTS": inputs, "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows,
-        "GROUPS": cut.groups, "BLOCKS": cut.outputs // (64 * cut.groups), "STAGES": stages,
+        "FORM": form, "ZEROED": int(packed.form == ZEROED), "INPUTS": inputs,
+        "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows, "GROUPS": cut.groups,
+        "BLOCKS": cut.outputs // (64 * cut.groups), "STAGES": stages,
         "BF16": int(dtype == torch.bfloat16), "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32),
         "OF_BRINGER": REGISTERS[cut.groups][0], "OF_MULTIPLIER": REGISTERS[cut.groups][1],
     }  # fmt: skip
@@ -150,7 +151,7 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     rows, inputs = len(hidden), packed.length * packed.in_word
     program = program_for(packed, hidden.dtype, cut)
     of_rows = TensorMap(hidden.view(rows, inputs), (LANE_CHUNK, cut.rows), swizzled=True)
-    of_words, of_scales = _maps_of(packed, cut)
+    of_words, of_scales, of_zeros = _maps_of(packed, cut)
     sums = (cut.programs + cut.shared) * cut.outputs * cut.rows if cut.shared else 1
     left = hidden.new_empty(sums, dtype=torch.float32)
     output = hidden.new_empty((rows, packed.outputs))
@@ -159,23 +160,27 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
     of_bringer, of_multiplier = REGISTERS[cut.groups]
     if kernel.registers * program.threads < WARP_GROUP * (of_bringer + of_multiplier * cut.groups):
         raise CudaSourceError(f"the compiler gives a thread {kernel.registers} registers, too few to exchange")
-    maps = [of_rows, of_words, of_scales or of_rows]
+    maps = [of_rows, of_words, of_scales or of_rows, of_zeros or of_rows]
     pointers = [packed.scales, packed.zeros, left, _counts(hidden.device), output]
     kernel(cut.programs, [*maps, *pointers, rows, packed.outputs, cut.shared, int(are_rows_first)])
     return output
 
 
-def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
+def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None, TensorMap | None]:
     form = FORMS[packed.form]
     if form == 4:
         lines = packed.words.view(packed.length, -1, LINE).transpose(0, 1)
         words = TensorMap(lines, (LINE, 8, cut.outputs // LINE), swizzled=True)
-        return words, TensorMap(packed.scales, (cut.outputs, 1))
+        scales = TensorMap(packed.scales, (cut.outputs, 1))
+        if packed.form != ZEROED:
+            return words, scales, None
+        assert packed.zeros is not None
+        return words, scales, TensorMap(packed.zeros, (cut.outputs // 8, 1))
     bytes_of_outputs = packed.words.view(torch.uint8).view(packed.outputs, -1)
     if form == 8:
-        return TensorMap(bytes_of_outputs, (LANE_CHUNK, cut.outputs)), None
+        return TensorMap(bytes_of_outputs, (LANE_CHUNK, cut.outputs)), None, None
     words = TensorMap(bytes_of_outputs, (LANE_CHUNK // 2, cut.outputs))
-    return words, TensorMap(packed.scales, (SCALED, cut.outputs))
+    return words, TensorMap(packed.scales, (SCALED, cut.outputs)), None
 
 
 def prepare(device: torch.device) -> None:

@@ -28,6 +28,7 @@ from benchmarker.kernels.launch_support import aligned, can_start_early
 from benchmarker.kernels.packed_weights import (
     FEW_ROWS,
     ONE_TILE,
+    ZEROED,
     Packed,
     as_they_are,
     by_place,
@@ -56,7 +57,7 @@ def packed_form(linear: Any) -> str | None:
     if gemv_gptq.why_not(linear) is None:
         if linear.in_features // len(linear.scales) % STEP:
             return None
-        return "int4 by group" if bool((linear.qzeros == gemv_gptq.ALL_EIGHT).all()) else "int4 by group, zeros"
+        return "int4 by group" if bool((linear.qzeros == gemv_gptq.ALL_EIGHT).all()) else ZEROED
     if gemv_nf4.is_4bit(linear):
         state = linear.weight.quant_state
         if gemv_nf4.layout_reason(linear) is not None or state.blocksize % BLOCK:

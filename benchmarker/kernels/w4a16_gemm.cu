@@ -1,8 +1,9 @@
 // W4A16 GEMM for 2 to 64 rows, on tensor cores; pair_table.cuh describes the table, gemv_tensor_core.cuh a lane's operands.
 //
 // IS_CODES: bitsandbytes' codes [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the code table [16];
-// otherwise GPTQ's words [INPUTS / 8, outputs] and scales [INPUTS / 128, outputs] in 16 bits, with zero points of 8. hidden:
-// [rows, INPUTS]; output: [rows, outputs].
+// otherwise GPTQ's words [INPUTS / 8, outputs] and scales [INPUTS / 128, outputs] in 16 bits, and, if ZEROED, zero points
+// [INPUTS / 128, outputs / 8] in the place of the code table; if not, all are 8. hidden: [rows, INPUTS]; output: [rows,
+// outputs].
 //
 // The eight columns of B are eight rows, in COLUMNS groups; a pair of weights is looked up once for all. A tile is 16
 // outputs and one of PARTS parts of the inputs, shared by SPLIT warps. Consecutive tiles have the same part, so that a block
@@ -24,11 +25,12 @@ constexpr bool IS_EVEN = SPLIT * PARTS * UNITS == CHUNKS;
 struct Unit {
     u32 words[2][4];           // Words of two outputs, which are rows g and g + 8 of A.
     float scales[2][SCALED];
+    u32 zeros;
 };
 
 struct Weights {
-    const unsigned char* words;
-    const unsigned char* scales;
+    const unsigned char *words, *scales;
+    const u32* zeros;
     int outputs;
 };
 
@@ -72,6 +74,7 @@ __device__ Unit read_unit(const Weights& weights, const Task& task, int at, int 
         read_scales(weights.scales + ((size_t)chunk * weights.outputs + column) * 2, pair);
         unit.scales[0][0] = to_float(pair & 0xffff);
         unit.scales[1][0] = to_float(pair >> 16);
+        if (ZEROED) read_scales(weights.zeros + ((size_t)chunk * weights.outputs + column) / 8, unit.zeros);
     }
     return unit;
 }
@@ -100,7 +103,7 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
     let_the_next_start();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int group = warp / SPLIT, share = warp % SPLIT;
-    const Weights weights = {words, scales, outputs};
+    const Weights weights = {words, scales, (const u32*)numbers, outputs};
     const int tiles = outputs / OUTPUTS * PARTS, stride = gridDim.x * GROUPS;
     int tile = blockIdx.x * GROUPS + group;
     Task task = task_of(tile, share, outputs), next = {};
@@ -142,17 +145,24 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                         multiplicands<2>(a[2 * j + 1], word, other, lane * 4);
                     }
                     const float low = unit.scales[0][0], high = unit.scales[1][0];
+                    const u32 zeros = ZEROED ? pair_of_zeros(unit.zeros, g, lane * 4) : 0;
+                    const float low_zero = to_float(zeros & 0xffff), high_zero = to_float(zeros >> 16);
 #pragma unroll
                     for (int at = 0; at < COLUMNS; at++) {
                         const u16* row = at < COLUMNS - 1 ? first_row + at * 8 * INPUTS : last_row;
-                        float sums[4] = {};
+                        float sums[4] = {}, of_inputs[4] = {};
 #pragma unroll
                         for (int j = 0; j < WORDS; j++) {
                             const uint4 x = *(const uint4*)(row + chunk * CHUNK + inputs_of(part, j, t));
+                            if (ZEROED) add_inputs(of_inputs, x.x, x.y);
+                            if (ZEROED) add_inputs(of_inputs, x.z, x.w);
                             multiply_and_add(sums, a[2 * j], x.x, x.y);
                             multiply_and_add(sums, a[2 * j + 1], x.z, x.w);
                         }
-                        for (int k = 0; k < 4; k++) totals[at][k] += (k < 2 ? low : high) * sums[k];
+                        for (int k = 0; k < 4; k++) {
+                            if (ZEROED) sums[k] -= (k < 2 ? low_zero : high_zero) * of_inputs[k];
+                            totals[at][k] += (k < 2 ? low : high) * sums[k];
+                        }
                     }
                     for (int half = 0; half < 2; half++) {
                         for (int j = 0; j < WORDS; j++) unit.words[half][j] = unit.words[half][WORDS + j];

@@ -19,12 +19,12 @@ from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.cuda_source import cuda_kernel
 from benchmarker.kernels.gemv_tensor_core import CHUNK, HOPPERS_SHARED_BYTES, WARP, Program
 from benchmarker.kernels.launch_support import arrived
-from benchmarker.kernels.packed_weights import Packed
+from benchmarker.kernels.packed_weights import ZEROED, Packed, is_int4_by_group
 
 MOST_ROWS = 64
 COLUMNS = 8  # Number of rows in a tensor core product.
 TILE_OUTPUTS = 16
-GROUPS_OF = {"int4 by group": 128, "nf4": 64, "fp4": 64}  # Inputs per scale.
+GROUPS_OF = {"int4 by group": 128, ZEROED: 128, "nf4": 64, "fp4": 64}  # Inputs per scale.
 MOST_COUNTED = 1 << 14  # Size of the array of counters, one per tile and warp, for tiles that several blocks share.
 MOST_GROUPS, MOST_PARTS, FEWEST_WARPS = 15, 8, 6
 MOST_HELD = {1: {12: 4, 16: 3, 20: 2}, 3: {12: 4, 16: 2, 20: 1}, 4: {8: 4, 12: 2, 16: 1}, 8: {8: 2, 12: 1}}
@@ -52,8 +52,8 @@ def why_not(hidden: Tensor, packed: Packed) -> str | None:
     if not 1 < len(hidden) <= MOST_ROWS:
         return f"fewer than 2 rows or more than {MOST_ROWS}"
     if GROUPS_OF.get(packed.form) != group:
-        return "not GPTQ's words with groups of 128 and zero points of 8, nor codes in blocks of 64"
-    if packed.scales.dtype != (hidden.dtype if packed.form == "int4 by group" else torch.float32):
+        return "not GPTQ's words with groups of 128, nor codes in blocks of 64"
+    if packed.scales.dtype != (hidden.dtype if is_int4_by_group(packed.form) else torch.float32):
         return "scales of another type"
     if not packed.is_in_place:
         return "weights that begin at no multiple of 16 bytes"
@@ -125,8 +125,9 @@ def program_for(packed: Packed, rows: int, dtype: torch.dtype, cut: Cut, process
     blocks = min(-(-tiles // cut.groups), processors)
     is_repeated = blocks * cut.groups < tiles
     macros = {
-        "IS_CODES": packed.form != "int4 by group", "INPUTS": inputs, "COLUMNS": columns, "SPLIT": cut.split,
-        "GROUPS": cut.groups, "PARTS": cut.parts, "UNITS": _units(cut, inputs // CHUNK), "HELD": cut.held,
+        "IS_CODES": not is_int4_by_group(packed.form), "ZEROED": packed.form == ZEROED, "INPUTS": inputs,
+        "COLUMNS": columns, "SPLIT": cut.split, "GROUPS": cut.groups,
+        "PARTS": cut.parts, "UNITS": _units(cut, inputs // CHUNK), "HELD": cut.held,
         "IS_REPEATED": is_repeated, "BF16": dtype == torch.bfloat16,
     }  # fmt: skip
     # Two buffers, because a tile's sums are added while the next tile's sums are written.

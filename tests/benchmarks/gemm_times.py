@@ -23,10 +23,10 @@ from benchmarker.kernels import prefill_gemm
 from benchmarker.kernels.dequantize_words import NUMBERS
 from benchmarker.kernels.gemm_autotune import difference, emptied_for, graph_us, measure
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT, unpacked
-from benchmarker.kernels.packed_weights import Packed, in_word, order_of, ordered
+from benchmarker.kernels.packed_weights import ZEROED, Packed, in_word, is_int4_by_group, order_of, ordered
 from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
 
-FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "nf4": "nf4"}
+FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "awq": ZEROED, "nf4": "nf4"}
 SHAPES = {"qkv": (2560, 6144), "o": (4096, 2560), "gate_up": (2560, 19456), "down": (9728, 2560)}
 """Inputs and outputs."""
 SMALLEST = {"qkv": (256, 128), "down": (512, 64)}
@@ -39,10 +39,12 @@ def weights_of(form: str, inputs: int, outputs: int, device: str) -> tuple[Packe
         rows = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, device=device)
         scales = (torch.rand(outputs, device=device) / 2000).half()
         return Packed(form, rows.view(torch.int32), scales), rows.half() * scales[:, None]
-    if form == "int4 by group":
+    if is_int4_by_group(form):
         words = torch.randint(-(2**31), 2**31, (inputs // 8, outputs), dtype=torch.int32, device=device)
         scales = (torch.rand(inputs // 128, outputs, device=device) / 100).half()
         zeros = torch.full((inputs // 128, outputs // 8), ALL_EIGHT, dtype=torch.int32, device=device)
+        if form == ZEROED:
+            zeros = torch.randint_like(zeros, -(2**31), 2**31 - 1)
         return Packed(form, words, scales, zeros), unpacked(words, zeros, scales).T
     codes = torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8, device=device)
     scales, table = torch.rand(outputs, inputs // 64, device=device) / 30, torch.tensor(NUMBERS[form], device=device)

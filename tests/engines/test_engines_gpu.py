@@ -204,8 +204,9 @@ def test_a_vector_times_codes_is_their_product(inputs: int, outputs: int, kind: 
 @pytest.mark.parametrize(
     ("inputs", "outputs"), [(2560, (4096, 1024, 1024)), (9728, (2560,)), (2560, (9728, 9728)), (896, (128, 16, 16))]
 )
+@pytest.mark.parametrize("zeroed", [False, True])
 def test_a_vector_times_words_on_tensor_cores_is_their_product(
-    inputs: int, outputs: tuple[int, ...], dtype: torch.dtype
+    inputs: int, outputs: tuple[int, ...], dtype: torch.dtype, zeroed: bool
 ) -> None:
     from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, takes_tensor_cores, unpacked
 
@@ -214,17 +215,17 @@ def test_a_vector_times_words_on_tensor_cores_is_their_product(
     matrices = [
         Matrix(
             torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32, device="cuda"),
-            None,
+            torch.randint(-(2**31), 2**31 - 1, (inputs // 128, count // 8), dtype=torch.int32, device="cuda")
+            if zeroed
+            else None,
             (torch.rand(inputs // 128, count, device="cuda") / 4 / inputs**0.5).to(dtype),
         )
         for count in outputs
     ]
-    eights = torch.tensor(ALL_EIGHT, dtype=torch.int32, device="cuda")
+    eights = [torch.full((inputs // 128, count // 8), ALL_EIGHT, dtype=torch.int32, device="cuda") for count in outputs]
+    zeros = [eight if one.zeros is None else one.zeros for one, eight in zip(matrices, eights, strict=True)]
     weights = torch.cat(
-        [
-            unpacked(one.words, eights.expand(inputs // 128, len(one.scales[0]) // 8), one.scales.double()).T
-            for one in matrices
-        ]
+        [unpacked(one.words, zero, one.scales.double()).T for one, zero in zip(matrices, zeros, strict=True)]
     )
     for ends in ends_for(inputs, sum(outputs), dtype):
         if ends.swiglu != (len(outputs) == 2):
@@ -235,10 +236,12 @@ def test_a_vector_times_words_on_tensor_cores_is_their_product(
         error = float((made.double() - expected).norm() / expected.norm())
         assert error < (4e-3 if dtype == torch.bfloat16 else 7e-4), ends
         if ends.swiglu:
-            words, scales = (
-                torch.cat(parts, 1) for parts in zip(*((one.words, one.scales) for one in matrices), strict=True)
+            words, scales, zero = (
+                torch.cat(parts, 1)
+                for parts in ([one.words for one in matrices], [one.scales for one in matrices], zeros)
             )
-            columns = [Matrix(*part) for part in zip(words.chunk(2, 1), (None, None), scales.chunk(2, 1), strict=True)]
+            halves = zero.chunk(2, 1) if zeroed else (None, None)
+            columns = [Matrix(*part) for part in zip(words.chunk(2, 1), halves, scales.chunk(2, 1), strict=True)]
             assert takes_tensor_cores(hidden, columns, ends)
             assert torch.equal(on_tensor_cores(hidden, columns, ends), made)
 

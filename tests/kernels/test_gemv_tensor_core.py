@@ -63,22 +63,28 @@ def test_codes_times_a_vector(inputs: int, outputs: int, ends: str, tile: Tile, 
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "ends", "tile", "dtype"),
+    ("inputs", "outputs", "ends", "tile", "dtype", "zeroed"),
     [
-        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16),
-        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16),
-        (1280, (96,), "added", Tile(3, 1, 2), torch.float16),
+        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16, False),
+        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16, False),
+        (1280, (96,), "added", Tile(3, 1, 2), torch.float16, False),
+        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16, True),
+        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16, True),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
-def test_words_times_a_vector(inputs: int, outputs: tuple[int, ...], ends: str, tile: Tile, dtype: torch.dtype) -> None:
+def test_words_times_a_vector(
+    inputs: int, outputs: tuple[int, ...], ends: str, tile: Tile, dtype: torch.dtype, zeroed: bool
+) -> None:
     torch.manual_seed(0)
     hidden, matrices, weights = torch.randn(inputs).to(dtype), [], []
     for count in outputs:
         words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32)
         scales = (torch.rand(inputs // 128, count) / 30).to(dtype)
         zeros = torch.full((inputs // 128, count // 8), ALL_EIGHT, dtype=torch.int32)
-        matrices.append(Matrix(words, None, scales))
+        if zeroed:
+            zeros = torch.randint_like(zeros, -(2**31), 2**31 - 1)
+        matrices.append(Matrix(words, zeros if zeroed else None, scales))
         weights.append(unpacked(words, zeros, scales.double()).T)
     around = ends_of(ends, inputs, sum(outputs), dtype)
     made = on_tensor_cores(hidden, matrices, around, tile=tile).double()
@@ -92,8 +98,9 @@ def test_gate_and_up_as_columns_of_one_matrix_make_what_they_make_apart() -> Non
     hidden, gain = torch.randn(512).half(), (1 + torch.randn(512) / 4).half()
     words = torch.randint(-(2**31), 2**31 - 1, (64, 96), dtype=torch.int32)
     scales = (torch.rand(4, 96) / 30).half()
-    columns = [Matrix(*parts) for parts in zip(words.chunk(2, 1), (None, None), scales.chunk(2, 1), strict=True)]
-    apart = [Matrix(matrix.words.contiguous(), None, matrix.scales.contiguous()) for matrix in columns]
+    zeros = torch.randint(-(2**31), 2**31 - 1, (4, 12), dtype=torch.int32)
+    columns = [Matrix(*parts) for parts in zip(*(part.chunk(2, 1) for part in (words, zeros, scales)), strict=True)]
+    apart = [Matrix(*(part.contiguous() for part in vars(matrix).values())) for matrix in columns]
     made = [on_tensor_cores(hidden, matrices, GemvFusion(gain, 1e-6, swiglu=True)) for matrices in (columns, apart)]
     assert [matrix.pitch for matrix in columns] == [96, 96]
     assert torch.equal(*made)
@@ -182,7 +189,7 @@ def test_a_card_that_the_compiler_does_not_know_is_no_error(monkeypatch: pytest.
     gemv_tensor_core.why_not_compiled.cache_clear()
 
 
-@pytest.mark.parametrize("changed", ["nothing", "zeros", "group", "scales", "gain", "place", "card"])
+@pytest.mark.parametrize("changed", ["nothing", "zeros", "wide zeros", "group", "scales", "gain", "place", "card"])
 def test_words_are_for_tensor_cores_only_as_they_are_known_there(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: "none" if changed == "card" else None)
     words, zeros = torch.zeros(33, 32, dtype=torch.int32), torch.zeros(2, 4, dtype=torch.int32)
@@ -192,9 +199,10 @@ def test_words_are_for_tensor_cores_only_as_they_are_known_there(changed: str, m
     # Of a larger matrix from its second number on.
     words = words.flatten()[1:1025].view(32, 32) if changed == "place" else words[:32]
     gain = torch.zeros(256, dtype=torch.bfloat16 if changed == "gain" else torch.float16)
-    matrix = Matrix(words, zeros if changed == "zeros" else None, scales)
+    zeros = torch.zeros(2, 8, dtype=torch.int32)[:, :4] if changed == "wide zeros" else zeros
+    matrix = Matrix(words, zeros if "zeros" in changed else None, scales)
     taken = takes_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], GemvFusion(gain, 1e-6))
-    assert taken == (changed == "nothing")
+    assert taken == (changed in ("nothing", "zeros"))
 
 
 def test_without_the_compiler_or_the_driver_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

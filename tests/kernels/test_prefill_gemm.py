@@ -12,7 +12,7 @@ import torch
 
 from benchmarker.kernels import permute_rows, prefill_gemm
 from benchmarker.kernels.cuda_source import CudaSourceError
-from benchmarker.kernels.packed_weights import by_lane
+from benchmarker.kernels.packed_weights import ZEROED, by_lane
 from benchmarker.kernels.prefill_gemm import Cut, cuts_for, launch
 from benchmarker.kernels.quantized_gemm import ways_for
 from tests.benchmarks.gemm_times import weights_of
@@ -33,6 +33,7 @@ class Case:
     stages: int
     dtype: torch.dtype = torch.float16
     are_scales_wide: bool = False
+    zeroed: bool = False
 
 
 def by_hand(case: Case) -> Any:
@@ -67,6 +68,10 @@ def by_hand(case: Case) -> Any:
         Case(16, 257, 512, 136, Cut(128, 256, 7, 4), stages=2),
         # More tiles are left than are made whole, and none is shared: some programs have one less.
         Case(4, 70, 384, 160, Cut(128, 32, 4, 0), stages=3),
+        # Zero points other than 8; the last outputs and rows are not all there.
+        Case(4, 70, 384, 352, Cut(192, 32, 4, 2), stages=3, zeroed=True),
+        Case(4, 97, 640, 288, Cut(128, 64, 3, 1), stages=2, dtype=torch.bfloat16, zeroed=True),
+        by_hand(Case(4, 300, 384, 256, Cut(256, 128, 3, 1), stages=3, zeroed=True)),
         # As many chunks ahead as have scales together.
         Case(16, 30, 1280, 384, Cut(128, 32, 7, 3), stages=8),
     ],
@@ -76,7 +81,7 @@ def test_weights_times_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None
     torch.manual_seed(0)
     run_on_processor(prefill_gemm, monkeypatch)
     monkeypatch.setattr(prefill_gemm, "MOST_STAGES", case.stages)
-    packed, matrix = weights_of(FORMS[case.form], case.inputs, case.outputs, "cpu")
+    packed, matrix = weights_of(ZEROED if case.zeroed else FORMS[case.form], case.inputs, case.outputs, "cpu")
     if case.form != 16:
         packed = replace(packed, scales=packed.scales.to(torch.float32 if case.are_scales_wide else case.dtype))
     hidden = torch.randn(case.rows, case.inputs).to(case.dtype)

@@ -12,14 +12,22 @@ from benchmarker.kernels.dequantize_matrix import unpack
 from benchmarker.kernels.dequantize_words import NUMBERS
 from benchmarker.kernels.gemm_autotune import Way, chosen, difference
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT
-from benchmarker.kernels.packed_weights import Packed, by_lane, by_place, order_of, ordered
+from benchmarker.kernels.packed_weights import (
+    ZEROED,
+    Packed,
+    by_lane,
+    by_place,
+    is_int4_by_group,
+    order_of,
+    ordered,
+)
 from benchmarker.kernels.permute_rows import rows_by_lane, swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import unpacked_product, unpacked_way, ways_for
 from benchmarker.kernels.quantized_gemm_triton import launch, tiles_for
 from tests.kernels.test_w4a16_gemm import QWEN3_4B
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
-FORMS = ("int8 by row", "int4 by group", "int4 by group, zeros", "nf4", "fp4")
+FORMS = ("int8 by row", "int4 by group", ZEROED, "nf4", "fp4")
 
 
 def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
@@ -82,7 +90,7 @@ def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("rows", [2, 8, 21, 64])
 @pytest.mark.parametrize(("inputs", "outputs"), QWEN3_4B)
-@pytest.mark.parametrize("form", ["int4 by group", "nf4"])
+@pytest.mark.parametrize("form", ["int4 by group", ZEROED, "nf4"])
 def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
@@ -93,10 +101,10 @@ def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: 
     check_each_time(cuts, hidden, weights, expected)
 
 
-@pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
+@pytest.mark.parametrize("form", ["int4 by group", ZEROED, "nf4", "fp4"])
 def test_cuts_multiply_bfloat16(form: str) -> None:
     weights = packed(form, 2560, 4096)
-    if form == "int4 by group":
+    if is_int4_by_group(form):
         weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
     hidden = torch.randn(20, 4096, device="cuda", dtype=torch.bfloat16)
     skip_if(w4a16_gemm.why_not(hidden, weights))
@@ -107,7 +115,7 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
 
 @pytest.mark.parametrize("rows", [33, 64, 100, 512, 2100])
 @pytest.mark.parametrize(("inputs", "outputs"), [(2560, 6144), (9728, 2560), (768, 200)])
-@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4", "fp4"])
+@pytest.mark.parametrize("form", FORMS)
 def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
@@ -130,7 +138,7 @@ def test_few_rows_are_ordered_and_multiplied_each_time(form: str, rows: int) -> 
 
 
 @pytest.mark.parametrize("rows", [20, 64, 200])
-@pytest.mark.parametrize("form", ["int8 by row", "int4 by group"])
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", ZEROED])
 def test_warp_groups_multiply_bfloat16(form: str, rows: int) -> None:
     weights = packed(form, 2560, 4096)
     weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)

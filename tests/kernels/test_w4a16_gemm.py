@@ -11,7 +11,7 @@ import torch
 from benchmarker.kernels import gemv_tensor_core, w4a16_gemm
 from benchmarker.kernels.dequantize_words import NUMBERS
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT, unpacked
-from benchmarker.kernels.packed_weights import Packed
+from benchmarker.kernels.packed_weights import ZEROED, Packed, is_int4_by_group
 from benchmarker.kernels.w4a16_gemm import Cut, cuts_for, launch, program_for
 from tests.on_processor import run_on_processor
 
@@ -28,10 +28,12 @@ def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 def random_weights(form: str, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[Packed, torch.Tensor]:
     """Packed, and as numbers, [outputs, inputs]."""
     torch.manual_seed(0)
-    if form == "int4 by group":
+    if is_int4_by_group(form):
         words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, outputs), dtype=torch.int32)
         scales = (torch.rand(inputs // 128, outputs) / 30).to(dtype)
         zeros = torch.full((inputs // 128, outputs // 8), ALL_EIGHT, dtype=torch.int32)
+        if form == ZEROED:
+            zeros = torch.randint_like(zeros, -(2**31), 2**31 - 1)
         return Packed(form, words, scales, zeros), unpacked(words, zeros, scales.double()).T
     numbers = torch.tensor(NUMBERS[form])
     codes, scales = torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8), torch.rand(outputs, inputs // 64)
@@ -52,6 +54,9 @@ def random_weights(form: str, inputs: int, outputs: int, dtype: torch.dtype) -> 
         # More warps than sums, in parts; fewer tiles than groups.
         ("fp4", 5, 1792, 32, Cut(5, 1, 2, 1), torch.bfloat16),
         ("int4 by group", 64, 256, 16, Cut(1, 2, 2, 1), torch.float16),
+        # Zero points other than 8; parts, and rows that are not all of a tensor core's.
+        (ZEROED, 21, 1152, 96, Cut(2, 1, 3, 2), torch.bfloat16),
+        (ZEROED, 8, 640, 80, Cut(2, 1, 1, 1), torch.float16),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
@@ -114,7 +119,7 @@ def test_rows_of_another_kind_are_refused() -> None:
         ("codes", None),
         ("rows", "fewer than 2 rows or more than 64"),
         ("group", "not GPTQ's words"),
-        ("zeros", "not GPTQ's words"),
+        ("zeros", None),
         ("scales", "scales of another type"),
         ("place", "weights that begin at no multiple of 16 bytes"),
         ("card", "another card"),
@@ -129,7 +134,7 @@ def test_what_the_kernel_does_not_take_is_said(
     packed, _ = random_weights("nf4" if changed == "codes" else "int4 by group", 256, 32, torch.float16)
     fields: dict[str, Any] = {
         "group": {"scales": torch.zeros(4, 32, dtype=torch.float16)},
-        "zeros": {"form": "int4 by group, zeros"},
+        "zeros": {"form": ZEROED},
         "scales": {"scales": packed.scales.float()},
         # Of a larger matrix from its second number on.
         "place": {"words": torch.zeros(1025, dtype=torch.int32)[1:].view(32, 32)},
