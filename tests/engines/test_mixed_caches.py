@@ -13,13 +13,7 @@ from benchmarker.core.errors import ModelError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.decoders.prefill_decode import (
-    KEEPS_PADDING,
-    SORTED,
-    batched_mm_experts_forward,
-    captured_experts,
-    sorted_batched_mm,
-)
+from benchmarker.engines.decoders.prefill_decode import KEEPS_PADDING, captured_experts
 from benchmarker.engines.decoders.static_cache_layers import StateView
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
@@ -138,21 +132,7 @@ def check_compiled_layers(kind: str, capture: Rerun | None) -> None:
 )
 def test_a_graph_groups_many_rows_of_experts_in_bfloat16_alone(dtype: torch.dtype, rows: int, product: str) -> None:
     # Two of eight experts for each row.
-    model = small_model("qwen3_moe").to(dtype)
-    assert captured_experts(model, rows) == product
-    compiled = SORTED if product == "batched_mm" and rows > 1 else product
-    assert captured_experts(model, rows, is_compiled=True) == compiled
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss", "deepseek_v2"])
-def test_sorting_by_expert_changes_no_bit_of_the_product(kind: str, dtype: torch.dtype) -> None:
-    experts = expert_modules(small_model(kind).to(dtype))[0]
-    size = experts.gate_up_proj.shape[1 if experts.is_transposed else 2]
-    index = torch.stack([torch.randperm(experts.num_experts)[:2] for _ in range(6)])
-    inputs = torch.randn(6, size).to(dtype), index, torch.rand(6, 2).to(dtype)
-    with torch.no_grad():
-        assert torch.equal(sorted_batched_mm(experts, *inputs), batched_mm_experts_forward(experts, *inputs))
+    assert captured_experts(small_model("qwen3_moe").to(dtype), rows) == product
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class NativeStep(CompiledStep):
                 for module in replacement.modules
             }
             self._one_row = fused_decode_step(self.model, key_heads(self.model.config.get_text_config(decoder=True)))
-        self._modules = module_kernels(self.model, self._kernels, captured_experts(self.model, batch, is_compiled=True))
+        self._modules = module_kernels(self.model, self._kernels, captured_experts(self.model, batch))
         # In a cache longer than the sliding window, layers store rings, which the fused step does not support.
         window = getattr(self.model.config.get_text_config(decoder=True), "sliding_window", None)
         step = self._one_row if batch == 1 and (window is None or length <= window) else None

@@ -190,7 +190,7 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape, True
 
     def _new_shape(self, batch: int, length: int) -> Shape:
-        experts = captured_experts(self.model, batch, is_compiled=self.step.is_compiled)
+        experts = captured_experts(self.model, batch)
         cache = StaticKVCache(self.model, batch=batch, length=length, trial=self._trial)
         self._trial = cache.trial
         device = cache.position.on_device.device
