@@ -45,12 +45,7 @@ def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
             facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
             numbers[metric.name] = float(COMBINE[metric.combine](facts)) if facts else None
         else:
-            # As in the tables, every rate is computed with the first process's cell, other metrics with their own cell.
-            repeats = [
-                metric.of_repeat(cells[0][1] if metric.of_latency else cell, sample)
-                for _, cell in cells
-                for sample in cell.samples
-            ]
+            repeats = [metric.of_repeat(cell, sample) for _, cell in cells for sample in cell.samples]
             numbers |= _with_spread(metric.name, _values_by_round(metric, cells), repeats)
     return numbers
 
@@ -63,9 +58,7 @@ def _with_spread(name: str, rounds: Mapping[Round, float], repeats: Sequence[flo
 def _values_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
     if metric.of_latency is None:
         return by_round(cells, metric.of_repeat)
-    times = by_round(cells, metric.time).items()
-    rates = {number: metric.of_latency(cells[0][1], time_s) for number, time_s in times}
-    return {number: rate for number, rate in rates.items() if rate is not None}
+    return by_round(cells, metric.time, metric.of_latency)
 
 
 def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
@@ -73,14 +66,19 @@ def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
     return {number: 1 / value if metric.better == "higher" else value for number, value in values.items()}
 
 
-def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
-    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
-    medians: dict[Round, list[float]] = defaultdict(list)
+def by_round(
+    cells: Cells,
+    value_of: Callable[[Any, Any], float | None],
+    of_median: Callable[[Any, float], float | None] = lambda _, median: median,
+) -> dict[Round, float]:
+    """Return one number per round: `of_median` of the median over a process's samples; of several processes, the
+    geometric mean."""
+    numbers: dict[Round, list[float]] = defaultdict(list)
     for record, cell in cells:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
-        if values:
-            medians[record.sweep or "", record.round].append(float(np.median(values)))
-    return {number: float(np.exp(np.mean(np.log(medians[number])))) for number in sorted(medians)}
+        if values and (number := of_median(cell, float(np.median(values)))) is not None:
+            numbers[record.sweep or "", record.round].append(number)
+    return {number: float(np.exp(np.mean(np.log(numbers[number])))) for number in sorted(numbers)}
 
 
 def _peak(cell: Raw) -> int | None:

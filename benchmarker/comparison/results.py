@@ -113,10 +113,10 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     good = [(record, cell) for record, cell in cells if cell.status == "ok" and cell.samples and not void]
     if not good:
         return workload.row(fields | _why_not_measured(cells, void, records[-1]), records, good)
-    first_cell, samples = good[0][1], [sample for _, cell in good for sample in cell.samples]
+    repeats = [(cell, sample) for _, cell in good for sample in cell.samples]
     latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
     metrics = {
-        metric.name: estimate(values, [value for sample in samples if (value := metric.of_repeat(first_cell, sample))])
+        metric.name: estimate(values, [value for repeat in repeats if (value := metric.of_repeat(*repeat))])
         for metric in workload.metrics
         if (values := [*_values_by_round(metric, good).values()])
     }
@@ -124,12 +124,12 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     rates = _values_by_round(ranking, good).items()
     fields |= {
         "status": "ok",
-        "latency": estimate(list(latency_by_round.values()), [sample.latency_s for sample in samples]),
+        "latency": estimate(list(latency_by_round.values()), [sample.latency_s for _, sample in repeats]),
         "latency_by_round": latency_by_round,
         "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in rates},
         "metrics": metrics,
         "rounds": len(latency_by_round),
-        "runs": len(samples),
+        "runs": len(repeats),
     }
     return workload.row(fields | _facts(workload.metrics, cells, good), records, good)
 
@@ -171,22 +171,25 @@ def _facts(metrics: Sequence[Metric], cells: Cells, good: Cells) -> dict[str, An
 
 
 def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
-    rate, cell = metric.of_latency, good[0][1]
-    if rate is None:
+    if metric.of_latency is None:
         return by_round(good, metric.of_repeat)
     # The rate is computed from the median time: a mean of rates would overstate work that is half fast, half slow.
-    times = by_round(good, metric.time).items()
-    return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
+    return by_round(good, metric.time, metric.of_latency)
 
 
-def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
-    medians: dict[Moment, list[float]] = defaultdict(list)
+def by_round(
+    good: Cells,
+    value_of: Callable[[CellBase, SampleBase], float | None],
+    of_median: Callable[[CellBase, float], float | None] = lambda _, median: median,
+) -> dict[Moment, float]:
+    """Return one number per round: `of_median` of the median over a process's samples; of several processes, the
+    geometric mean."""
+    numbers: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
-        if values:
-            medians[record.moment].append(statistics.median(values))
-    return {number: geometric_mean(medians[number]) for number in sorted(medians)}
+        if values and (number := of_median(cell, statistics.median(values))) is not None:
+            numbers[record.moment].append(number)
+    return {moment: geometric_mean(numbers[moment]) for moment in sorted(numbers)}
 
 
 def _peak(cell: CellBase) -> int | None:

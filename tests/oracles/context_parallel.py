@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from benchmarker.comparison.recompute import centre, spread
 from tests.oracles.attention import Numbers, Raw, Round
@@ -27,7 +28,8 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     gpus, flops = pairs[0][1]["gpus"], operations(pairs[0][0]["subject"], shape[1], shape[2])
     local = operations(pairs[0][0]["subject"], shape[1] // shape[0], shape[2])
     latency_s = centre(times_by_round(pairs, lambda sample: sample["latency_s"]))
-    single_s = pairs[0][1]["single_s"]
+    # Of each process its own.
+    single_s = stats.gmean([cell["single_s"] for _, cell in pairs]) if pairs[0][1]["single_s"] else None
     assert latency_s is not None
     facts: dict[str, Fact] = {
         "exposed": lambda record, cell: 1 - max(cell["alone_s"]) / _latency_s(cell) if cell["alone_s"] else None,
