@@ -29,7 +29,8 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
             terminal.table([reason], detail=True)
         terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
     elif rows := [row for row in results_of_records([record]).rows if row.cell]:
-        terminal.table([Sheet("", [*axis_columns(rows, always=True), *metric_columns(rows)], rows)])
+        sheet = Sheet("", [*axis_columns(rows, always=True), *metric_columns(rows)], rows)
+        terminal.show([sheet, bullets(workload.remarks(rows, None, brief=True))])
     cells = len(record.cells)
     if disturbed := sum(not DISTURBING.isdisjoint(cell.flags) for cell in record.cells):
         parts = "the run: its speed" if disturbed == cells else f"{disturbed} of {cells} cells: their speed"

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import Row
+from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import decimal, ms, percent
 from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
-from benchmarker.schema.record import DISTURBING
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, length_of, timed_call
@@ -102,9 +101,12 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 def hiding_remarks(rows: Sequence[Row]) -> list[str]:
     series: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.cell and "exposed" in row.facts and DISTURBING.isdisjoint(row.flags):
+        if row.cell and "exposed" in row.facts:
             series[row.cell.ranks, row.cell.mode, row.variant].append(row)
-    return [
+    # Of the facts that need the times without exchange, only the exposed share is missing in a disturbed cell.
+    disturbed = [row.variant for row in rows if "imbalance" in row.facts and "exposed" not in row.facts]
+    lines = [f"Disturbed cells have no scaling and no exposed share: {listed(disturbed)}."] if disturbed else []
+    return lines + [
         f"{ranks} ranks, {mode_text(mode)}: {plain_line(variant)} {_hiding_text(sorted(members, key=length_of))}."
         for (ranks, mode, variant), members in series.items()
     ]

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Rate, Seconds, Spent, Whole
-from benchmarker.schema.record import RunRecord, VariantFacts, median_latency_s
+from benchmarker.schema.record import DISTURBING, RunRecord, VariantFacts, median_latency_s
 from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
 from benchmarker.workloads.attention.record import AttentionChecked
 from benchmarker.workloads.attention.spec import AttentionShape
@@ -157,8 +157,9 @@ def exposed_s(trace: RankTrace) -> float:
 
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
-    """Return 1 - (time without exchange) / latency, None if unmeasured. Noise can make the value negative."""
-    return 1 - max(cell.alone_s) / median_latency_s(cell) if cell.samples and cell.alone_s else None
+    """Return 1 - (time without exchange) / latency, None if unmeasured or disturbed. Noise can make it negative."""
+    is_measured = cell.samples and cell.alone_s and DISTURBING.isdisjoint(cell.flags)
+    return 1 - max(cell.alone_s) / median_latency_s(cell) if is_measured else None
 
 
 def traced_exposed_communication(cell: ContextParallelCell) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.core.formatting import plural
+from benchmarker.schema.record import DISTURBING
 from benchmarker.schema.registry import Axis, metric
 from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
-    """Return (FLOPs per second and GPU of the group) / (those of a single GPU with seq_len / ranks positions)."""
-    if cell.demand is None or cell.single_s is None:
+    """Return FLOPs per second and GPU / (those of one GPU with seq_len / ranks positions); None if disturbed."""
+    if cell.demand is None or cell.single_s is None or DISTURBING.intersection(cell.flags):
         return None
     single_flops_per_s = cell.demand.local_flops / cell.single_s
     return cell.demand.total_flops / (cell.gpus * latency_s) / single_flops_per_s

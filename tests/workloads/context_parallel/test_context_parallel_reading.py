@@ -4,12 +4,17 @@ import pytest
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate
+from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.context_parallel_reading import brief_columns, hiding_remarks, remarks
+from benchmarker.workloads.context_parallel.record import ContextParallelCell, demand_of, exposed_communication
+from benchmarker.workloads.context_parallel.spec import VARIANTS
+from benchmarker.workloads.context_parallel.workload import scaling
+from benchmarker.workloads.operation.record import OperationSample
 
 
 def row(variant="zigzag", length=4096, exposed=0.01, **changes):
     key = CellKey((("ranks", 2), ("seq_len", length), ("mode", "forward")), "context_parallel")
-    facts = {"exposed": exposed, **changes.pop("facts", {})}
+    facts = ({} if exposed is None else {"exposed": exposed}) | changes.pop("facts", {})
     form = {"split": variant}
     measured = {"latency": Estimate(0.1), "facts": facts, **changes}
     return Row("context_parallel", variant, form, variant, "CPU", key, "ok", **measured)
@@ -45,8 +50,15 @@ def test_without_a_ring_no_rate_of_the_link_is_needed():
     assert sentence.endswith("at 4,096 positions: 30 % exposed.")
 
 
-def test_disturbed_times_give_no_sentence_on_hiding():
-    assert hiding_remarks([row(exposed=-0.14, flags=("disturbed",))]) == []
+def test_disturbed_times_give_no_shares_but_the_reason():
+    times = {"samples": (OperationSample(latency_s=0.1),), "alone_s": (0.114, 0.1), "single_s": 0.05}
+    demand = demand_of(AttentionShape(1, 4096, 4, 4, 64, True, None, "float32", "forward"), 2, VARIANTS["zigzag"])
+    cell = ContextParallelCell.model_construct(ranks=2, gpus=2, demand=demand, flags=(), **times)
+    assert (scaling(cell, 0.1), exposed_communication(cell)) == (pytest.approx(1.0, rel=0.01), pytest.approx(-0.14))
+    disturbed = cell.model_copy(update={"flags": ("disturbed",)})
+    assert (scaling(disturbed, 0.1), exposed_communication(disturbed)) == (None, None)
+    (sentence,) = hiding_remarks([row(exposed=None, facts={"imbalance": 1.1})])
+    assert sentence == "Disturbed cells have no scaling and no exposed share: zigzag."
 
 
 def test_a_contiguous_ring_is_compared_with_the_bound_of_the_mask():
