@@ -271,18 +271,17 @@ def _failed_rounds(rows: Sequence[Row]) -> list[str]:
             alike[failure.is_repeated, kind].append((row, failure))
     lines = []
     for (is_repeated, _), members in alike.items():
-        what = "measured again" if is_repeated else "left out"
-        row, failure = members[0]
-        why = _why(failure.status, failure.reason or "")
-        if len(members) == 1:
-            was = "was" if is_repeated else "is"
-            lines.append(f"{plain_line(row.variant)}{_where([row])}: round {failure.round + 1} {was} {what}: {why}")
-            continue
-        numbers: dict[str, list[str]] = defaultdict(list)
-        for member, failed_round in members:
-            numbers[member.variant].append(str(failed_round.round + 1))
-        parts = (f"{plain_line(variant)} round{'s' * (len({*of}) > 1)} {listed(of)}" for variant, of in numbers.items())
-        lines.append(f"{what}: {'; '.join(parts)}; the first: {why}")
+        parts = []
+        for variant in dict.fromkeys(row.variant for row, _ in members):
+            failures = [(row, failure.round + 1) for row, failure in members if row.variant == variant]
+            rounds, where = (
+                sorted({number for _, number in failures}),
+                _where([*{row.cell: row for row, _ in failures}.values()]),
+            )
+            parts.append(f"{plain_line(variant)} round{'s' * (len(rounds) > 1)} {listed(map(str, rounds))}{where}")
+        first, intro = members[0][1], "; the first" if len(members) > 1 else ""
+        what = f"{'measured again' if is_repeated else 'left out'}: {'; '.join(parts)}{intro}"
+        lines.append(f"{what}: {_why(first.status, first.reason or '')}")
     return lines
 
 

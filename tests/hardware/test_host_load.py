@@ -72,7 +72,7 @@ def test_a_disturbed_process_is_repeated_and_kept_with_its_reason(tmp_path: Path
     assert (bad.cells[0].status, bad.cells[0].error_kind, bad.cells[0].reason) == ("invalid", "disturbed", WHY)
     assert good.cells[0].status == "ok"
     assert good.cells[0].host_load == QUIET
-    assert f"round 1 was measured again: invalid: {WHY}" in to_markdown(compare([stage.results]))
+    assert f"round 1 at prompt 26, 50 new tokens, batch 1: invalid: {WHY}" in to_markdown(compare([stage.results]))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path, max_roun
     assert f"rounds are left out because of other programs: adding round 4 of up to {most}" in stage.printed
     assert "a: other programs disturbed 1 of 4 rounds, which is left out; --resume" in printed
     assert "3 processes a variant" in printed
-    assert "left out: a round 3; the first: invalid: other programs took" in to_markdown(compare([stage.results]))
+    assert "left out: a round 3 at prompt 26, 50 new tokens, batch 1; the first: invalid: other" in to_markdown(
+        compare([stage.results])
+    )
 
 
 def test_a_variant_that_lost_another_cell_in_each_round_has_not_failed(tmp_path: Path) -> None:

@@ -175,13 +175,22 @@ def test_where_nothing_was_measured_the_table_says_why(tmp_path):
 def test_a_round_that_failed_is_named_below(tmp_path):
     crash = record("int8", failed_cell("crash", "SIGSEGV (11)"), round_number=3)
     text = shown(tmp_path, *rounds("fp16", [1.0] * 4), *rounds("int8", [1.0] * 3), crash)
-    assert "- int8 at prompt 26, 50 new tokens, batch 1: round 4 is left out: crashed: SIGSEGV (11)\n" in text
+    assert "- left out: int8 round 4 at prompt 26, 50 new tokens, batch 1: crashed: SIGSEGV (11)\n" in text
+
+
+def test_rounds_left_out_of_some_cells_name_the_cells(tmp_path):
+    crashes = [failed_cell("crash", "SIGSEGV (11)", new_tokens=tokens) for tokens in (50, 100)]
+    good = [cell(new_tokens=tokens) for tokens in (100, 50)]
+    tries = [record("int8", good[number], crashes[number], round_number=number) for number in (0, 1)]
+    text = shown(tmp_path, *tries)
+    assert text.count("left out") == 1
+    assert "- left out: int8 rounds 1 and 2 in 2 cells; the first: crashed: SIGSEGV (11)\n" in text
 
 
 def test_a_round_that_was_measured_again_says_why(tmp_path):
     throttled = record("int8", failed_cell("invalid", "throttled by hardware_thermal"), run_id="first try")
     text = shown(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
-    assert "round 1 was measured again: invalid: throttled by hardware_thermal\n" in text
+    assert "- measured again: int8 round 1 at prompt 26, 50 new tokens, batch 1: invalid: throttled by " in text
 
 
 def test_rounds_that_were_measured_again_for_one_reason_are_one_line(tmp_path):
@@ -192,8 +201,8 @@ def test_rounds_that_were_measured_again_for_one_reason_are_one_line(tmp_path):
     tries = [disturbed("fp16", 6, 1), disturbed("int8", 3, 0), disturbed("int8", 9, 2)]
     text = shown(tmp_path, *tries, *rounds("fp16", [1.0] * 3), *rounds("int8", [1.0] * 3))
     assert (
-        "- measured again: int8 rounds 1 and 3; fp16 round 2; the first: invalid: the hypervisor took 3 % of our "
-        "cores' time meanwhile\n" in text
+        "- measured again: int8 rounds 1 and 3 at prompt 26, 50 new tokens, batch 1; fp16 round 2 at prompt 26, 50 new "
+        "tokens, batch 1; the first: invalid: the hypervisor took 3 % of our cores' time meanwhile\n" in text
     )
     assert text.count("- measured again") == 1
 
