@@ -188,7 +188,8 @@ class Loop:
         for (point, count), variants in alike.items():
             name, lost = ", ".join(filter(None, (*variants, point))), "is" if count == 1 else "are"
             reason = f"other programs disturbed {count} of {plural(rounds, 'round', 'rounds')}, which {lost} left out"
-            self._terminal.note(f"{name}: {reason}; --resume measures again, and --allow-shared keeps them")
+            keeps = "" if sweep.settings.allow_shared else ", and --allow-shared keeps them"
+            self._terminal.note(f"{name}: {reason}; --resume measures again{keeps}")
             if count == rounds:
                 fault, alone = Fault("disturbed", reason), sweep.alone(variants[0])
                 sweep.progress.failures.append(Failure(name, fault, sweep.folder, (), alone))

@@ -144,6 +144,7 @@ def test_a_cell_that_its_own_samples_make_invalid_is_never_the_least_disturbed_t
     assert stage.sweep(allow_shared=allow_shared) == ["a"]
     assert {cell[3] for cell in stage.cells()} == {"invalid"}
     assert "the round is left out" in " ".join(stage.printed.split())
+    assert ("--allow-shared keeps" in " ".join(stage.printed.split())) is not allow_shared
 
 
 def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
