@@ -71,7 +71,7 @@ def compare(
     if budget is not None and fail_if is not None:
         raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
     if fail_if is not None:
-        _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
+        _gate(paths, fail_if, form, baseline=baseline, force=force)
         return
     from benchmarker.comparison.recommend import recommend
     from benchmarker.comparison.results import to_rows
@@ -100,7 +100,7 @@ def _print(blocks: Sequence[Block], form: str) -> None:
         Terminal().show(blocks)
 
 
-def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> None:
+def _gate(paths: Sequence[Path], limit: str, form: str, *, baseline: str | None, force: bool) -> None:
     from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
     from benchmarker.report.compare import compare as compare_records
 
@@ -108,10 +108,10 @@ def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: b
         raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")
     before, after = (compare_records([path], baseline=baseline, force=force) for path in paths)
     gate = check(before, after, limit=limit, force=force)
-    if as_json:
+    if form == "json":
         typer.echo(json.dumps(gate_to_rows(gate), indent=1, allow_nan=False))
     else:
-        Terminal().table(gate_blocks(gate))
+        _print(gate_blocks(gate), form)
     if gate.is_failed:
         raise typer.Exit(1)
 
@@ -315,7 +315,7 @@ def import_logs(
     if results := [rows for log in logs if (rows := read_tool_results(log)) is not None]:
         if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
             raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
-        Terminal().table([Sheet("", COLUMNS, [row for rows in results for row in rows])])
+        Terminal().show([Sheet("", COLUMNS, [row for rows in results for row in rows])])
         return
     if quant is not None and len(logs) > 1:
         raise SpecError("--quant names the runs of one log; import several logs one by one")

@@ -176,6 +176,6 @@ def _print_limit(job: Job, values: Mapping[str, Any]) -> None:
     terminal = Terminal(quiet=values["quiet"], verbose=values["verbose"])
     limit = find_limit(job, values["find_limit"], terminal, folder=folder)
     place = plain_line(str(folder), longest=500)
-    terminal.table([f"{plain_line(job.variant.name)}: {limit.words}", f"records: {place}"])
+    terminal.show([f"{plain_line(job.variant.name)}: {limit.words}", f"records: {place}"])
     if limit.largest is None:
         raise typer.Exit(1)

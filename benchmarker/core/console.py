@@ -23,7 +23,7 @@ from rich.text import Text
 
 from benchmarker.core.errors import BenchmarkerError, status_of
 from benchmarker.core.process import PARENT, Streams, Terminated, quiet_libraries
-from benchmarker.core.tables import COMMANDS_UNBROKEN, Block, broken, clean, show_blocks, to_markdown
+from benchmarker.core.tables import COMMANDS_UNBROKEN, Block, broken, clean, show_blocks
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -53,12 +53,12 @@ class Terminal:
     def note(self, text: str) -> None:
         """Print a line, wrapped between words. A child process does not wrap, because its parent wraps the line."""
         indent = " " * (len(text) - len(text.lstrip()) + 4)
-        width = sys.maxsize if PARENT in os.environ else self._width
+        width = sys.maxsize if PARENT in os.environ else self.width
         lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         self.line("\n".join(lines))
 
     @property
-    def _width(self) -> int:
+    def width(self) -> int:
         return self._out.width if self._out.is_terminal else FILE_WIDTH
 
     def step(self, what: str, finished: int, total: int) -> None:
@@ -70,19 +70,16 @@ class Terminal:
         if self.can_pin:
             self._pinned.show(clean(text))
 
-    def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks like `show`. If quiet, print nothing for a `detail`; print others as markdown, as in a file."""
-        if not self._quiet and (detail or self._out.is_terminal):
+    def detail(self, blocks: Sequence[Block]) -> None:
+        if not self._quiet:
             self.show(blocks)
-        elif not detail:
-            self._print(("" if self._quiet else "\n") + to_markdown(blocks).rstrip("\n"))
 
     def show(self, blocks: Sequence[Block]) -> None:
         """Print paragraphs and tables, not wider than the terminal (100 columns in a file), even if quiet."""
         with self._beside_pins():
             if not self._quiet:
                 self._out.print()
-            show_blocks(self._out, blocks, self._width)
+            show_blocks(self._out, blocks, self.width)
 
     def _print(self, text: str) -> None:
         with self._beside_pins():

@@ -16,6 +16,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any, Generic, Literal, TypeVar
 
 from rich.cells import cell_len
@@ -188,6 +189,13 @@ def show_blocks(console: Console, blocks: Sequence[Block], width: int) -> None:
             _show_sheet(console, block, width)
         else:
             _show_text(console, block.strip("\n"), width)
+
+
+def to_text(blocks: Sequence[Block], width: int) -> str:
+    """Return the text that `show_blocks` prints to a file."""
+    file = StringIO()
+    show_blocks(Console(file=file, markup=False, emoji=False, highlight=False), blocks, width)
+    return file.getvalue().rstrip("\n")
 
 
 def rich_text(text: str) -> RichText:

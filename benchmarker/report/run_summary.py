@@ -26,7 +26,7 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
         comparison = explain_results(results_of_records([record]))
         terminal.show(run_blocks(comparison))
         for reason in comparison.reasons:
-            terminal.table([reason], detail=True)
+            terminal.detail([reason])
         terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
     elif rows := [row for row in results_of_records([record]).rows if row.cell]:
         sheet = Sheet("", [*axis_columns(rows, always=True), *metric_columns(rows)], rows)

@@ -336,7 +336,8 @@ class Loop:
     def _table(self) -> str:
         running = [line.split("] ")[1].split(" (")[0] for line in self._last_lines.values() if line.startswith("[")]
         variants, points = list(self._sweep.jobs), self._sweep.points(next(iter(self._sweep.jobs)))
-        return self._sweep.progress.live_table.text(variants, points, running=running if self._busy else ())
+        running = running if self._busy else []
+        return self._sweep.progress.live_table.text(variants, points, self._terminal.width - 1, running=running)
 
     def _workers(self) -> list[Worker]:
         return [worker for worker in self._pool.workers() if worker not in self._unfit]

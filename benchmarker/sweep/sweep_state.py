@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tabulate import tabulate
-
 from benchmarker.core.errors import CellStatus
 from benchmarker.core.formatting import seconds, significant
-from benchmarker.core.tables import plain_line
+from benchmarker.core.tables import Column, Sheet, to_text
 from benchmarker.schema.record import CellBase, Environment, RunRecord, median_latency_s, status_words
 from benchmarker.schema.registry import workload_of
 
@@ -89,18 +88,16 @@ class LiveTable:
         if (rate := median_rate(self.workload, cell)) is not None:
             self.rates[variant, position].append(rate)
 
-    def text(self, variants: Sequence[str], points: Sequence[Any], *, running: Sequence[str] = ()) -> str:
-        lines = [
-            [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
-            for name in variants
-        ]
-        headings = [self.workload.rate_unit, *map(self.workload.point_text, points)]
-        return tabulate(lines, headings, tablefmt="simple", disable_numparse=True)
+    def text(self, variants: Sequence[str], points: Sequence[Any], width: int, *, running: Sequence[str] = ()) -> str:
+        columns = [Column(self.workload.rate_unit, str, "left")]
+        for position, point in enumerate(points):
+            columns.append(Column(self.workload.point_text(point), partial(self._cell_text, position, running)))
+        return to_text([Sheet("", columns, variants)], width)
 
-    def _cell_text(self, cell: tuple[str, int], is_running: bool) -> str:
-        rates, failure = self.rates.get(cell), self.failures.get(cell)
+    def _cell_text(self, position: int, running: Sequence[str], variant: str) -> str:
+        rates, failure = self.rates.get((variant, position)), self.failures.get((variant, position))
         text = significant(statistics.median(rates)) if rates else status_words(failure) if failure else ""
-        return " ".join(filter(None, [text, "…" * is_running])) or "·"
+        return " ".join(filter(None, [text, "…" * (variant in running)])) or "·"
 
 
 def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:

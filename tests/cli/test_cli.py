@@ -106,7 +106,9 @@ def sides(tmp_path: Path, percent: float) -> tuple[Path, Path]:
 def test_the_gate_exits_with_1_where_the_change_is_real_and_too_large(tmp_path):
     code, printed = typed("compare", *sides(tmp_path, 8), "--fail-if", "slower:5%")
     assert code == 1
-    assert "**Failed (slower:5%): 1 of 1 cells**" in printed
+    assert "\nFailed (slower:5%): 1 of 1 cells\n" in printed
+    code, markdown = typed("compare", *sides(tmp_path, 8), "--fail-if", "slower:5%", "--format", "markdown")
+    assert markdown.startswith("**Failed (slower:5%): 1 of 1 cells**\n\n| variant |")
 
 
 def test_the_gate_passes_a_small_change_and_tells_a_program_so(tmp_path):

@@ -23,7 +23,7 @@ COMMANDS = {
     "explain.md": ("explain", "--format", "markdown"),
 }
 TWO_FOLDERS = {
-    "h100-runtimes-h200-runtimes-gate.md": ("compare", "--force", "--fail-if", "slower:5%"),
+    "h100-runtimes-h200-runtimes-gate.md": ("compare", "--force", "--fail-if", "slower:5%", "--format", "markdown"),
     "h100-runtimes-h200-runtimes-refused.txt": ("compare",),
 }
 CASES = {

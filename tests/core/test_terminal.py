@@ -35,7 +35,7 @@ NOISY = """
         noise()
         terminal.line("loading")
         BODY
-        terminal.table(["one block"])
+        terminal.show(["one block"])
         noise()
     print("afterwards")
 """
@@ -251,10 +251,10 @@ def test_a_long_line_is_not_broken():
 
 
 def test_a_detail_is_not_printed_when_quiet():
-    assert shown(lambda terminal: terminal.table(["a block"], detail=True), quiet=True) == ""
-    assert shown(lambda terminal: terminal.table(["a block"], detail=True)) == "\na block\n"
+    assert shown(lambda terminal: terminal.detail(["a block"]), quiet=True) == ""
+    assert shown(lambda terminal: terminal.detail(["a block"])) == "\na block\n"
     sheet = Sheet("", [Column[str]("name", str, "left")], ["aten::mm"])
-    assert shown(lambda terminal: terminal.table([sheet], detail=True)) == "\nname\naten::mm\n"
+    assert shown(lambda terminal: terminal.detail([sheet])) == "\nname\naten::mm\n"
 
 
 def test_a_step_without_a_known_end_is_one_line():

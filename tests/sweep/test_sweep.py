@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
 from benchmarker.schema.record_io import LOCK_OWNER, UNFINISHED, read_record, write_json
+from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.request import Options, Settings, SweepRequest, chosen, make_request, read_config, rounds_of
 from benchmarker.sweep.resume import LOCK, SweepFile, locked
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
+from benchmarker.sweep.sweep_state import LiveTable
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage
 
@@ -524,3 +527,15 @@ def test_options_win_over_the_quality_of_the_config_and_a_resumed_sweep_keeps_th
         request = make_request(read_config(Path("quickstart")), ["fp16"], options, Settings())
         quality = request.jobs["fp16"].quality
         assert ((quality.size, quality.tasks), request.file.arguments) == (expected, ("fp16", *words))
+
+
+def test_the_table_of_a_round_fits_the_width() -> None:
+    table = LiveTable(workload_of("attention"))
+    table.rates["naive", 0] = [2.5, 3.5, 3.0]
+    table.failures["flash", 1] = "unsupported"
+    points = [SimpleNamespace(seq_len=128 << doubling, batch_size=1, mode="forward") for doubling in range(6)]
+    *headings, naive, flash = table.text(["naive", "flash"], points, 99, running=["flash"]).splitlines()
+    assert max(map(len, headings)) <= 99
+    assert " ".join(headings[-1].split()) == "TFLOP/s" + " forward" * 6
+    assert naive.split() == ["naive", "3.000", *"·····"]
+    assert flash.split() == ["flash", "…", "not", "supported", "…", *"…………"]

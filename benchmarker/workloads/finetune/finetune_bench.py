@@ -166,7 +166,7 @@ class FinetuneBench(Bench):
             terminal.line(f"no profile: {profile.reason}")
         elif not self._job.part:
             what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
-            terminal.table(profile_table(profile, what=what, limit=self._job.subject.profile_rows), detail=True)
+            terminal.detail(profile_table(profile, what=what, limit=self._job.subject.profile_rows))
         self._session.keep(**fields)
         if self._text.held_out and self._has_weights:
             fields["learned"] = learned(self._trainee, self._text, terminal)

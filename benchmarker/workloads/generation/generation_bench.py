@@ -233,7 +233,7 @@ def profile_generation(last: LastCell) -> dict[str, Any]:
         distinct_prompts=distinct_count(prompts),
     )
     if not job.part:
-        last.terminal.table(profile_table(profile, what=profile.subject), detail=True)
+        last.terminal.detail(profile_table(profile, what=profile.subject))
     # `no_profile` may contain the reason why kernels were not counted; the profile exists, so it is cleared.
     return {"profile": profile, "no_profile": None}
 
