@@ -1,7 +1,7 @@
 """Sizes, such as batch sizes, between which one variant becomes faster or slower than another.
 
-A variant counts as faster or slower at a size if the interval of the ratio excludes 1. Other sizes, and sizes with
-fewer than three rounds, are undecided: they widen the span of a `Crossing`.
+A variant counts as faster or slower at a size by the verdict of `core.stats`, which is that of the tables. Other sizes
+are undecided: they widen the span of a `Crossing`.
 
 A `Crossover` is the single size N at which the ratio r is 1. Between measured sizes a and b, ln r is interpolated
 linearly in ln N:
@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from benchmarker.comparison.rows import is_wide, number_text
+from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import times
-from benchmarker.core.stats import Ratio
+from benchmarker.core.stats import Ratio, Verdict
 
-Ratios = Sequence[tuple[int, Ratio]]
+SpeedUps = Sequence[tuple[int, SpeedUp]]
 UNTESTED = " (no interval: fewer than three rounds)"
 
 
@@ -35,27 +36,22 @@ class Crossing:
     verdict: str  # Verdict at `before`: "faster" or "slower"; at `after` it is the reverse.
 
 
-def crossings(ratios: Ratios) -> tuple[Crossing, ...]:
+def crossings(speed_ups: SpeedUps) -> tuple[Crossing, ...]:
     return tuple(
         Crossing(smaller, larger, verdict)
-        for (smaller, former), (larger, verdict) in pairwise(_verdicts(ratios))
+        for (smaller, former), (larger, verdict) in pairwise(_decided(speed_ups))
         if former != verdict
     )
 
 
-def constant_verdict(ratios: Ratios) -> str | None:
+def constant_verdict(speed_ups: SpeedUps) -> str | None:
     """Return "faster" or "slower" if that is the verdict at every size, else None."""
-    verdicts = _verdicts(ratios)
-    distinct = {verdict for _, verdict in verdicts}
-    return distinct.pop() if len(verdicts) == len(ratios) and len(distinct) == 1 else None
+    distinct = {speed_up.verdict for _, speed_up in speed_ups}
+    return distinct.pop() if len(distinct) == 1 and distinct <= {"faster", "slower"} else None
 
 
-def _verdicts(ratios: Ratios) -> list[tuple[int, str]]:
-    return [
-        (size, "faster" if ratio.value > 1 else "slower")
-        for size, ratio in sorted(ratios, key=lambda pair: pair[0])
-        if ratio.low is not None and not _is_open(ratio)
-    ]
+def _decided(speed_ups: SpeedUps) -> list[tuple[int, Verdict]]:
+    return sorted((size, speed_up.verdict) for size, speed_up in speed_ups if speed_up.verdict in ("faster", "slower"))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarker.comparison.crossing import Crossing, SizeWords, constant_verdict, crossings, crossover, inverse
+from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.stats import Ratio
 
 
@@ -14,27 +15,31 @@ def within(value, factor):
     return ratio(value, value / factor, value * factor)
 
 
+def decided(size, verdict):
+    return size, SpeedUp("fp16", ratio(2.0, 1.9, 2.1), verdict)
+
+
 def test_a_crossing_lies_between_adjacent_measured_sizes():
-    ratios = [(256, ratio(0.8, 0.7, 0.9)), (1024, ratio(3, 2.9, 3.1)), (512, ratio(1.5, 1.4, 1.6))]
+    ratios = [decided(256, "slower"), decided(1024, "faster"), decided(512, "faster")]
     assert crossings(ratios) == (Crossing(256, 512, "faster"),)
 
 
 def test_an_undecided_size_widens_the_crossing():
-    ratios = [(256, ratio(0.8, 0.7, 0.9)), (512, ratio(1.0, 0.9, 1.1)), (1024, ratio(2, 1.9, 2.1))]
+    ratios = [decided(256, "slower"), decided(512, "inconclusive"), decided(1024, "faster")]
     assert crossings(ratios) == (Crossing(256, 1024, "faster"),)
 
 
 def test_a_single_round_decides_nothing():
-    ratios = [(256, ratio(0.5)), (512, ratio(2.0))]
+    ratios = [decided(256, "not tested"), decided(512, "not tested")]
     assert crossings(ratios) == ()
     assert constant_verdict(ratios) is None
 
 
 def test_a_variant_is_constant_verdict_only_if_every_size_is_decided():
-    ratios = [(1024, ratio(2, 1.9, 2.1)), (4096, ratio(3, 2.9, 3.1))]
+    ratios = [decided(1024, "faster"), decided(4096, "faster")]
     assert constant_verdict(ratios) == "faster"
-    assert constant_verdict([*ratios, (8192, ratio(1.0, 0.9, 1.1))]) is None
-    assert constant_verdict([*ratios, (8192, ratio(0.5, 0.4, 0.6))]) is None
+    assert constant_verdict([*ratios, decided(8192, "same")]) is None
+    assert constant_verdict([*ratios, decided(8192, "slower")]) is None
     assert constant_verdict([]) is None
 
 

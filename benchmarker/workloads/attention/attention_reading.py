@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
-from benchmarker.comparison.crossing import Ratios, constant_verdict, crossings
+from benchmarker.comparison.crossing import SpeedUps, constant_verdict, crossings
 from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
@@ -148,24 +148,24 @@ def _variants(line: operation.LengthSeries, rows: Sequence[Row]) -> Iterator[tup
 def _faster(line: operation.LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
     uniform: dict[str, list[str]] = {}
     for name, measured in _variants(line, rows):
-        ratios = [(operation.length_of(row), row.ratio) for row in measured if row.ratio and name != baseline]
-        for crossing in crossings(ratios):
+        speed_ups = [(operation.length_of(row), row.speed_up) for row in measured if row.speed_up]
+        for crossing in crossings(speed_ups):
             yield (
                 f"{line.label}: {plain_line(name)} is {crossing.verdict} than {plain_line(baseline)} from between "
                 f"{crossing.after:,} and {crossing.before:,} on"
             )
-        if text := always_text(baseline, ratios):
+        if text := always_text(baseline, speed_ups):
             uniform.setdefault(text, []).append(name)
     for text, names in uniform.items():
         yield f"{line.label}: {listed(names)} {'are' if len(names) > 1 else 'is'} {text}"
 
 
-def always_text(baseline: str, ratios: Ratios) -> str | None:
+def always_text(baseline: str, speed_ups: SpeedUps) -> str | None:
     """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if not all lengths agree."""
-    verdict = constant_verdict(ratios)
-    if verdict is None or len(ratios) < 2:
+    verdict = constant_verdict(speed_ups)
+    if verdict is None or len(speed_ups) < 2:
         return None
-    lengths = [length for length, _ in ratios]
+    lengths = [length for length, _ in speed_ups]
     span = f"from {min(lengths):,} to {max(lengths):,}"
     return f"{verdict} than {plain_line(baseline)} at all measured lengths, {span}"
 

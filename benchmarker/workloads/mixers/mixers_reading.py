@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from benchmarker.comparison.crossing import Ratios, constant_verdict, crossings
+from benchmarker.comparison.crossing import SpeedUps, constant_verdict, crossings
 from benchmarker.comparison.results import by_round
 from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Row, cell_of
+from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
-from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts, wilson
+from benchmarker.core.stats import estimate, paired_ratio, verdicts, wilson
 from benchmarker.core.tables import Column, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import seconds_by_category
@@ -86,82 +87,75 @@ def remarks(rows: Sequence[MixersRow]) -> list[str]:
 
 
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
+    by_call = _relative_to_softmax(rows, lambda row: row.latency_by_round)
+    by_kernels = _relative_to_softmax(rows, lambda row: row.kernels_by_round)
     lines = []
     for series in length_series([row.cell for row in rows if row.cell and row.latency]):
-        members = [row for row in rows if row.cell in series.keys and row.latency]
-        by_kernels, _ = _softmax_ratios(members, lambda row: row.kernels_by_round)
-        by_variant, best = _softmax_ratios(members, lambda row: row.latency_by_round)
-        for variant, ratios in by_variant.items():
-            kernels = by_kernels.get(variant, [])
-            differs = crossings(kernels) != crossings(ratios)
-            if text := crossing_text(plain_line(variant), ratios, best):
+        for variant in dict.fromkeys(row.variant for row in rows):
+            calls, kernels = (
+                [(key["seq_len"], of[variant, key]) for key in series.keys if (variant, key) in of]
+                for of in (by_call, by_kernels)
+            )
+            differs = crossings(kernels) != crossings(calls)
+            if text := crossing_text(plain_line(variant), calls):
                 lines.append(f"{series.label}: {text}{kernels_text(kernels) if differs else ''}.")
     return lines
 
 
-def _softmax_ratios(
+def _relative_to_softmax(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
-) -> tuple[Mapping[str, Ratios], dict[int, str]]:
-    """Return, for each mixer, (time of the fastest softmax / time of the mixer) by length in rising order, paired by
-    round; and the name of the fastest softmax by length."""
-    by_length: dict[int, list[MixersRow]] = defaultdict(list)
-    for row in rows:
-        if row.cell and seconds_of(row):
-            by_length[row.cell.seq_len].append(row)
-    ratios: dict[str, list[tuple[int, Ratio]]] = defaultdict(list)
-    names = {}
-    for seq_len, members in sorted(by_length.items()):
-        if best := best_softmax(members):
-            names[seq_len] = plain_line(best.variant)
-            for row in members:
-                if not row.is_softmax:
-                    ratios[row.variant].append((seq_len, paired_ratio(seconds_of(best), seconds_of(row))))
-    return ratios, names
+) -> dict[tuple[str, CellKey], SpeedUp]:
+    """Return (time of the fastest softmax / time of the mixer) by mixer and cell, paired by round. Holm's correction
+    covers all cells, as in the tables."""
+    best = best_softmaxes([row for row in rows if seconds_of(row)])
+    ratios = {
+        (row.variant, row.cell): paired_ratio(seconds_of(best[row.cell]), seconds_of(row))
+        for row in rows
+        if row.cell in best and not row.is_softmax and seconds_of(row)
+    }
+    tested = zip(ratios.items(), verdicts([*ratios.values()]), strict=True)
+    return {key: SpeedUp(plain_line(best[key[1]].variant), ratio, verdict) for (key, ratio), verdict in tested}
 
 
-def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
-    measured = [row for row in rows if row.is_softmax and row.latency]
-    return min(measured, key=lambda row: row.latency.value if row.latency else 0.0, default=None)
+def best_softmaxes(rows: Sequence[MixersRow]) -> dict[CellKey, MixersRow]:
+    # Of several rows of a cell, the dictionary keeps the last, which is the fastest.
+    softmaxes = sorted((row for row in rows if row.is_softmax and row.pace), key=lambda row: row.speed)
+    return {row.cell: row for row in softmaxes if row.cell}
 
 
-def crossing_text(variant: str, ratios: Ratios, best: Mapping[int, str]) -> str | None:
-    """Return a text on the length from which a mixer is faster than the best softmax; None for fewer than two lengths.
-    `ratios` begin with the shortest length; `best`: name of the best softmax by length."""
-    if len(ratios) < 2:
+def crossing_text(variant: str, speed_ups: SpeedUps) -> str | None:
+    """Return a text on the length from which a mixer is faster than the best softmax; None for a single length."""
+    if len(speed_ups) < 2:
         return None
-    if spans := crossings(ratios):
+    best = {size: speed_up.reference for size, speed_up in speed_ups}
+    if spans := crossings(speed_ups):
         return "; ".join(
             f"{variant} is {span.verdict} than the best softmax from between {span.after:,} and {span.before:,} "
             f"positions on ({best[span.before]} at {span.before:,})"
             for span in spans
         )
-    lengths = f"from {ratios[0][0]:,} to {ratios[-1][0]:,} positions"
-    softmax = f"the best softmax ({' and '.join(dict.fromkeys(best[seq_len] for seq_len, _ in ratios))})"
-    ends = ", ".join(f"{decimal(ratio.value, digits=3)}x at {end:,}" for end, ratio in (ratios[0], ratios[-1]))
-    verdict = constant_verdict(ratios)
+    lengths = f"from {speed_ups[0][0]:,} to {speed_ups[-1][0]:,} positions"
+    softmax = f"the best softmax ({' and '.join(dict.fromkeys(best.values()))})"
+    ends = ", ".join(f"{speed_up.text} at {end:,}" for end, speed_up in (speed_ups[0], speed_ups[-1]))
+    verdict = constant_verdict(speed_ups)
     if verdict is None:
         return f"{variant} relative to {softmax}: {ends}; no crossing is decided, {lengths}"
     return f"{variant} is {verdict} than {softmax} at all measured lengths, {lengths}: {ends}"
 
 
-def kernels_text(ratios: Ratios) -> str:
-    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`; '' if undecided. `ratios` are those of
-    the kernels' times, without launches by the host."""
+def kernels_text(speed_ups: SpeedUps) -> str:
+    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`; '' if undecided."""
     start = "; its kernels alone are"
-    if spans := crossings(ratios):
+    if spans := crossings(speed_ups):
         texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
         return f"{start} {', '.join(texts)}"
-    verdict = constant_verdict(ratios)
+    verdict = constant_verdict(speed_ups)
     return f"{start} {verdict} at all measured lengths" if verdict else ""
 
 
 def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
-    cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
-    for row in rows:
-        if row.cell and row.mixer_share is not None:
-            cells[row.cell].append(row)
-    for cell, members in cells.items():
-        if (best := best_softmax(members)) and best.mixer_share is not None:
+    for cell, best in sorted(best_softmaxes(rows).items()):
+        if best.mixer_share is not None:
             yield (
                 f"{cell.words}: {plain_line(best.variant)} has {percent(best.mixer_share)} of the FLOPs of the step, "
                 "the most that another mixer can save."

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarker.comparison.results import to_rows
+from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
@@ -24,7 +25,7 @@ from benchmarker.workloads.mixers.mixer import (
     least_bytes,
 )
 from benchmarker.workloads.mixers.mixers_bench import inputs_sha256, make_inputs
-from benchmarker.workloads.mixers.mixers_reading import crossing_text, kernels_text, slope
+from benchmarker.workloads.mixers.mixers_reading import crossing_remarks, crossing_text, kernels_text, slope
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.operation.spec import LengthPoint
@@ -160,33 +161,33 @@ def test_written_scores_count_for_the_least_memory():
     )
 
 
-def against(seq_len, low, value, high):
-    return seq_len, Ratio(value, rounds=3, low=low, high=high)
+def against(seq_len, value, verdict="inconclusive", softmax="softmax-cudnn"):
+    return seq_len, SpeedUp(softmax, Ratio(value, 3, 0.8 * value, 1.2 * value), verdict)
 
 
 def test_a_crossover_names_the_lengths_around_it_and_the_softmax():
-    series = [against(1024, 0.2, 0.3, 0.4), against(4096, 0.9, 1.0, 1.1), against(8192, 1.4, 1.5, 1.6)]
-    assert crossing_text("gdn", series, {1024: "softmax-flash", 4096: "softmax-cudnn", 8192: "softmax-cudnn"}) == (
+    series = [against(1024, 0.3, "slower", "softmax-flash"), against(4096, 0.6), against(8192, 1.5, "faster")]
+    assert crossing_text("gdn", series) == (
         "gdn is faster than the best softmax from between 1,024 and 8,192 positions on (softmax-cudnn at 8,192)"
     )
 
 
 def test_without_a_crossing_all_measured_lengths_are_one_sentence():
-    best = {1024: "softmax-cudnn", 4096: "softmax-cudnn", 8192: "softmax-flash"}
-    assert crossing_text("gdn", [against(1024, 0.2, 0.25, 0.3), against(4096, 0.5, 0.6, 0.7)], best) == (
+    assert crossing_text("gdn", [against(1024, 0.25, "slower"), against(4096, 0.6, "slower")]) == (
         "gdn is slower than the best softmax (softmax-cudnn) at all measured lengths, from 1,024 to 4,096 positions: "
-        "0.250x at 1,024, 0.600x at 4,096"
+        "0.25x [0.20, 0.30] at 1,024, 0.60x [0.48, 0.72] at 4,096"
     )
-    one_round = [(length, Ratio(ratio, rounds=1)) for length, ratio in ((1024, 0.5), (4096, 2.0))]
-    assert "no crossing is decided" in crossing_text("gdn", one_round, best)
-    assert crossing_text("gdn", one_round[:1], best) is None
+    # An interval that excludes 1 decides nothing, if Holm's correction leaves the ratio inconclusive.
+    undecided = [against(1024, 0.25), against(4096, 3.0)]
+    assert "no crossing is decided" in crossing_text("gdn", undecided)
+    assert crossing_text("gdn", undecided[:1]) is None
 
 
 def test_a_different_crossing_of_the_kernels_is_named():
-    slower, faster = against(4096, 0.8, 0.9, 0.95), against(8192, 1.4, 1.5, 1.6)
+    slower, faster = against(4096, 0.7, "slower"), against(8192, 1.5, "faster")
     assert kernels_text([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
     assert kernels_text([faster]) == "; its kernels alone are faster at all measured lengths"
-    assert kernels_text([against(4096, 0.9, 1.0, 1.1)]) == kernels_text([]) == ""
+    assert kernels_text([against(4096, 1.0)]) == kernels_text([]) == ""
 
 
 def test_a_slope_is_that_of_a_line_with_an_intercept():
@@ -229,3 +230,22 @@ def test_mixers_are_compared_with_the_best_softmax_and_not_with_the_baseline(tmp
     assert f"- forward, batch of 1: {crossing}." in text
     assert "- mixer has at its forward peak 1.0 KiB per token, at most 0.0 % off a straight line." in text
     assert "- at 8,192 positions slow does not fit: it needs 32.00 GiB at least, and 12.00 GiB were free." in text
+
+
+def test_a_crossing_has_the_verdicts_of_the_table(tmp_path):
+    for number in range(3):
+        for record in (
+            timed("quick", "softmax", {1024: 1.0, 4096: 16.0}, number),
+            # 1.3 to 1.6 times slower: the interval excludes 1 at 1,024 positions, but not after Holm's correction.
+            timed("mixer", "linear", {1024: (1.3, 1.6, 1.5)[number], 4096: 9.0}, number),
+            timed("noisy", "linear", {1024: (0.7, 1.0, 1.5)[number], 4096: (12.0, 16.0, 24.0)[number]}, number),
+        ):
+            write_json(record, tmp_path / f"{record.variant.name}-{number}.json")
+    comparison = compare([tmp_path])
+    (row,) = [row for row in comparison.rows if row.variant == "mixer" and row.cell["seq_len"] == 1024]
+    assert row.speed_up.verdict == "inconclusive"
+    assert row.speed_up.ratio.high < 1
+    (remark,) = [line for line in crossing_remarks(comparison.rows) if "mixer" in line]
+    assert remark.startswith(
+        "forward, batch of 1: mixer relative to the best softmax (quick): 0.68x [0.53, 0.89] at 1,024"
+    )
