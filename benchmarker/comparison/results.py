@@ -182,8 +182,7 @@ def by_round(
     value_of: Callable[[CellBase, SampleBase], float | None],
     of_median: Callable[[CellBase, float], float | None] = lambda _, median: median,
 ) -> dict[Moment, float]:
-    """Return one number per round: `of_median` of the median over a process's samples; of several processes, the
-    geometric mean."""
+    """Return one number per round: the geometric mean over its processes of `of_median(cell, median of samples)`."""
     numbers: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]

@@ -223,7 +223,7 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
         ("versions of benchmarker", commits, COMMIT_LENGTH),
     ):
         if len(variants) > 1:
-            parts = (f"{plain_line(identity[:letters])} ran {some(members)}" for identity, members in variants.items())
+            parts = (f"{shorten(identity, letters)} ran {some(members)}" for identity, members in variants.items())
             lines.append(f"{len(variants)} {noun}: {'; '.join(parts)}.")
     sweeps = variants_by(records, lambda record: record.sweep or "single runs")
     counts = Counter(name for members in sweeps.values() for name in members)
@@ -231,6 +231,11 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
         of_merged = sorted(sweep for sweep, members in sweeps.items() if not set(merged).isdisjoint(members))
         lines.append(f"{some(merged)}: rows merge {len(of_merged)} sweeps: {names(of_merged)}.")
     return lines
+
+
+def shorten(identity: str, letters: int) -> str:
+    name, plus, changes = plain_line(identity).partition("+")
+    return f"{name[:letters]}{plus}{changes}"
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, near_miss
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, Text, plain_line
-from benchmarker.report.caveats import COMMIT_LENGTH
+from benchmarker.report.caveats import COMMIT_LENGTH, shorten
 from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.record_io import Collected
 
@@ -104,7 +104,7 @@ def _sheet(subject: Sequence[str], pasts: Sequence[Past]) -> Sheet:
         Column[Past]("processes", lambda past: str(past.row.processes)),
         *(_property_column(name, pasts) for name in pasts[0].properties if name != "torch"),
         Column[Past]("torch", lambda past: past.record.environment.packages.get("torch", MISSING), "left"),
-        Column[Past]("commit", lambda past: (past.record.environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
+        Column[Past]("commit", lambda past: shorten(past.record.environment.commit or MISSING, COMMIT_LENGTH), "left"),
         Column[Past]("folder", lambda past: str(past.folder), "left"),
     ]
     if any(map(_disturbances, pasts)):

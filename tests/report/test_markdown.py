@@ -316,12 +316,12 @@ def test_rounds_that_share_one_tuning_say_so(tmp_path: Path, caches: tuple[str, 
 
 def test_records_of_two_sweeps_and_two_commits_are_not_taken_together_without_a_word(tmp_path: Path) -> None:
     first, second = rounds("int8", [1.0, 1.1], name="int8")
-    commits = "ce2f25e0000", "c2270220000"
+    commits = "ce2f25e0000", "ce2f25e0000+changes"
     for one, sweep, commit in zip((first, second), ("2026-11-22T09:00", "2026-11-23T09:00"), commits, strict=True):
         environment = one.environment.model_copy(update={"commit": commit})
         save(tmp_path / commit, one.model_copy(update={"sweep": sweep, "environment": environment}))
     text = to_markdown(compare([tmp_path]))
-    assert "- 2 versions of benchmarker: c227022 ran int8; ce2f25e ran int8." in text
+    assert "- 2 versions of benchmarker: ce2f25e ran int8; ce2f25e+changes ran int8." in text
     assert "- int8: rows merge 2 sweeps: 2026-11-22T09:00, 2026-11-23T09:00." in text
     alone = to_markdown(compare([tmp_path / commits[0]]))
     assert "versions of benchmarker" not in alone

@@ -105,8 +105,7 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
 def _relative_to_softmax(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
 ) -> dict[tuple[str, CellKey], SpeedUp]:
-    """Return (time of the fastest softmax / time of the mixer) by mixer and cell, paired by round. Holm's correction
-    covers all cells, as in the tables."""
+    """Return time of the fastest softmax / time of the mixer, by mixer and cell. Holm's correction covers all cells."""
     best = best_softmaxes([row for row in rows if seconds_of(row)])
     ratios = {
         (row.variant, row.cell): paired_ratio(seconds_of(best[row.cell]), seconds_of(row))
