@@ -1,7 +1,6 @@
 """Sizes, such as batch sizes, between which one variant becomes faster or slower than another.
 
-A variant counts as faster or slower at a size by the verdict of `core.stats`, which is that of the tables. Other sizes
-are undecided: they widen the span of a `Crossing`.
+Sizes at which the verdict of the tables is neither faster nor slower widen the span of a `Crossing`.
 
 A `Crossover` is the single size N at which the ratio r is 1. Between measured sizes a and b, ln r is interpolated
 linearly in ln N:

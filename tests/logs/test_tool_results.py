@@ -121,6 +121,9 @@ SGLANG = {
 @pytest.mark.parametrize("name", ["sglang.json", "sglang.jsonl"])
 def test_sglangs_server_benchmark_has_its_latency(tmp_path, name):
     (row,) = rows_of(tmp_path, name, json.dumps(SGLANG))
+    assert row.concurrency == 256
+    (measured,) = rows_of(tmp_path, name, json.dumps({**SGLANG, "request_rate": 5.0, "concurrency": 11.78}))
+    assert measured.concurrency == 11.78
     assert (row.tool, row.model) == ("sglang.bench_serving", name)
     assert (row.latency_s, row.ttft_s, row.tpot_s) == (1.5379, 0.07642, 0.01183)
     assert (row.output_tokens_per_s, row.failed) == (957.162, None)
