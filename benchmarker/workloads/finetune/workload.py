@@ -58,7 +58,7 @@ METRICS = (
     _part_metric("optimizer", "seconds of the optimizer in the same step"),
     metric(
         "weights",
-        "weights GiB",
+        "frozen GiB",
         "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every "
         "weight is trained",
         combine="max",

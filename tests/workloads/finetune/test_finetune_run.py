@@ -15,7 +15,7 @@ from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
-from benchmarker.report.compare import compare
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import collect
 from benchmarker.workloads.finetune import finetune_bench
@@ -68,6 +68,8 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path, rec
     assert record.built.frozen_unchanged is (None if recipe == "full" else True)
     assert abs(record.first_loss - record.base_loss) < 0.05
     (row,) = to_rows(compare([tmp_path]))
+    # All weights of a full fine-tuning are trained.
+    assert (" frozen GiB |" in to_markdown(compare([tmp_path]))) is (recipe != "full")
     times = [sample.latency_s for sample in cell.samples]
     assert row["tokens_per_s"] == pytest.approx(2 * 16 / (sum(times) / 2))
     weights = 2_493_184
