@@ -44,7 +44,7 @@ FIRST_TABLES = {
 """Pages with the first tables of reference folders."""
 LIMITS = ("docs/why-slow.md", "h200-runtimes")
 """Page with the limits of a reference folder."""
-EXPLAINED = ("h100-runtimes", "h200-runtimes")
+EXPLAINED = ("h100-runtimes", "h200-runtimes", "h200-fp8")
 """Reference folders with the output of `benchmarker explain`."""
 UNITS = {
     "_bytes_per_s": "bytes/s",
@@ -213,9 +213,9 @@ def checkpoints_page() -> str:
         "packages that are not installed:",
         f"<!-- formats, by script/make_docs.py -->\n{markdown_table(headings, rows)}",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "
-        "format, and a row of vLLM is refused if no layer runs quantized. benchmarker's authors have run GPTQ, W4A16 "
-        "and FP8 per row through vLLM [on a GPU](../results/reference/h100-checkpoints/README.md), and W4A16 and W8A8 "
-        "by `native` and `compile`. FP8 and AWQ ran by them on CPUs only, FP8 in blocks nowhere.",
+        "format, and a row of vLLM is refused if no layer runs quantized. benchmarker's authors have run GPTQ, W4A16, "
+        "AWQ and FP8 per row through vLLM and by `native` [on GPUs](../results/reference/h200-checkpoints/README.md), "
+        "and W8A8 by `native`; FP8 in blocks on CPUs only.",
         "`--load-format dummy` writes random weights with the tensors of a format, so that it is timed at full size "
         f"without a download: `--quant` {', '.join(f'`{scheme}`' for scheme in SCHEMES)}, `fp8-checkpoint`, "
         "`autoround`, `awq`, or `gptq` with `--option bits=8`, `desc_act=true` or `sym=false`. Zero points of AWQ and "
