@@ -154,7 +154,7 @@ def sweep_config(
     # Printed before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
     terminal.line(f"records: {sweep.folder}")
     failures = sweep.progress.failures
-    if stopped or any(failure.fault.kind == "disturbed" for failure in failures):
+    if stopped or any(failure.fault.error_kind == "disturbed" for failure in failures):
         again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
         terminal.line(f"resume with: {shlex.join(again)}")
     if is_compared:
@@ -217,7 +217,7 @@ def _print_failure(failure: Failure, terminal: Terminal) -> None:
 
     reason = failure.fault.reason
     terminal.note(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")
-    if failure.fault.kind == "disturbed":
+    if failure.fault.error_kind == "disturbed":
         return
     for line in failure.tail:
         # The child's error message usually is the reason itself.

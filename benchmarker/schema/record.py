@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from benchmarker.core.errors import CellStatus, ErrorKind
+from benchmarker.core.errors import CellStatus, ErrorKind, status_of
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import Count, Joules, Number, Plain, Positive, Rate, Scalar, Seconds, Spent, Whole
 
@@ -263,6 +263,10 @@ DISTURBANCES: tuple[ErrorKind, ...] = ("disturbed", "throttled", "shared_device"
 class Missing(Plain):
     error_kind: ErrorKind
     reason: str
+
+    @property
+    def status(self) -> CellStatus:
+        return status_of(self.error_kind)
 
 
 class Imported(Plain):

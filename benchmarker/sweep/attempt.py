@@ -17,7 +17,7 @@ from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, write_json
 from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, judge_cells
+from benchmarker.sweep.retries import Decision, decide, fault_of, judge_cells
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
 
@@ -54,7 +54,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Att
         lost |= decision.failed if decision.is_final else {}
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
-            if reason.status != "invalid" or reason.kind in retries.LASTING:
+            if reason.status != "invalid" or reason.error_kind in retries.LASTING:
                 progress.given_up[task.variant, position] = reason
         progress.failures += attempt.failures(lost, after_cells=fault if is_measured else None)
         pending = tuple(sorted({*decision.pending, *again}))
@@ -84,7 +84,7 @@ class Attempt(Child):
     def finished(self) -> tuple[CellBase, ...]:
         return self.record.cells if self.record else ()
 
-    def measure(self) -> Fault | None:
+    def measure(self) -> Missing | None:
         """Run the child; return the reason if it ended before its work was complete."""
         device, started = self.equipment.environment.device, time.time()
         part = Part(record=self.path, cells=self.cells, only="timing", profile=self._has_claim, **self._place)
@@ -114,7 +114,7 @@ class Attempt(Child):
             self.path.rename(self.path.with_name(self.path.name + ".broken"))
         return fault_of(end, self.record, problem=self.problem, tail=self.log.last_lines)
 
-    def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
+    def settle(self, fault: Missing | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""
         has_ended = self.phase == "end" or (self.record is not None and self.record.profile is not None)
         points, statuses = self.sweep.points(self.variant), [cell.status for cell in self.finished]
@@ -130,19 +130,19 @@ class Attempt(Child):
             self.equipment.print_line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
         return decision
 
-    def failures(self, lost: Mapping[int, Fault], *, after_cells: Fault | None) -> list[Failure]:
+    def failures(self, lost: Mapping[int, Missing], *, after_cells: Missing | None) -> list[Failure]:
         """Print and return the failures: a single one for the variant if all of its cells failed in the same way.
 
         `lost` are cells that are not tried again in this round; disturbed cells are no failures. `after_cells` is a
         fault after all cells, for example in the profile.
         """
         points = self.sweep.points(self.variant)
-        lost = {position: fault for position, fault in lost.items() if fault.kind != "disturbed"}
-        entries: list[tuple[Any, Fault]] = [(points[position], fault) for position, fault in lost.items()]
+        lost = {position: fault for position, fault in lost.items() if fault.error_kind != "disturbed"}
+        entries: list[tuple[Any, Missing]] = [(points[position], fault) for position, fault in lost.items()]
         if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(self.cells) > 1):
             entries = [(None, next(iter(lost.values())))]
         if after_cells:
-            entries.append((None, Fault(after_cells.kind, f"after its cells: {after_cells.reason}")))
+            entries.append((None, after_cells.model_copy(update={"reason": f"after its cells: {after_cells.reason}"})))
         failures = []
         for point, fault in entries:
             name = f"{self.variant}, round {self.round + 1}"
@@ -163,7 +163,7 @@ class Attempt(Child):
             self.progress.profiled.add(self.variant)
         return cells[number]
 
-    def _complete(self, decision: Decision, fault: Fault | None) -> RunRecord:
+    def _complete(self, decision: Decision, fault: Missing | None) -> RunRecord:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
         blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
         before = self.record or blank.model_copy(update={**self._place, "forked": self.sweep.settings.shared_imports})
@@ -174,11 +174,11 @@ class Attempt(Child):
         for position, reason in decision.failed.items():
             # Some facts of a cell only a child can determine; without them the cell is left out.
             if (fields := workload.cell_fields(job, points[position], records)) is not None:
-                fields |= {"status": reason.status, "error_kind": reason.kind, "reason": reason.reason}
+                fields |= {"status": reason.status, **dict(reason)}
                 cells = (*cells, workload.cell_class(**fields))
         changes: dict[str, object] = {"cells": cells}
         if fault:
-            changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
+            changes |= {"status": "failed", **dict(fault)}
         if before.profile and before.cells and (timed_at := before.cells[-1].timed_at) and self._host:
             load = self._host.between(timed_at[1], time.time())
             if load and disturbance(load) > retries.LARGEST_DISTURBANCE and (why := why_disturbed(load)):

@@ -18,11 +18,11 @@ from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.record import Missing, RunRecord, status_words
+from benchmarker.schema.record import RunRecord, status_words
 from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
-from benchmarker.sweep.retries import Fault, fault_of
+from benchmarker.sweep.retries import fault_of
 from benchmarker.sweep.sweep_plan import judged_groups
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, now_id
 
@@ -96,15 +96,11 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
     sweep.schedule.learn_judgement(judgement.variants, time.monotonic() - started)
     tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
     missing = judging.missing(judged) if judged else None
-    fault: Fault | None
+    missing = missing or fault_of(end, judged, problem=None, tail=tail)
     if missing:
-        fault = Fault(missing.error_kind, missing.reason)
-    elif fault := fault_of(end, judged, problem=None, tail=tail):
-        missing = Missing(error_kind=fault.kind, reason=fault.reason)
-    if fault:
         name = f"{variant}, {judging.lost(job, judged)}"
-        equipment.print_line(f"  {name}: {status_words(fault.status)}: {fault.reason}")
-        failure = Failure(name, fault, log=child.log.path, tail=tail, alone=sweep.alone(variant))
+        equipment.print_line(f"  {name}: {status_words(missing.status)}: {missing.reason}")
+        failure = Failure(name, missing, log=child.log.path, tail=tail, alone=sweep.alone(variant))
         sweep.progress.failures.append(failure)
     changes = judging.changes(job, judged, missing)
     for path in (sweep.folder / name for name in judgement.records):

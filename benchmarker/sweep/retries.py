@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import CellStatus, ErrorKind, status_of
+from benchmarker.core.errors import CellStatus, ErrorKind
 from benchmarker.core.formatting import percent
 from benchmarker.hardware.monitor import disturbance, why_disturbed
-from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record import CellBase, Missing, RunRecord
 from benchmarker.sweep.sweep_state import LAST_CELLS
 
 if TYPE_CHECKING:
@@ -35,25 +35,15 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 
 @dataclass(frozen=True)
-class Fault:
-    kind: ErrorKind
-    reason: str
-
-    @property
-    def status(self) -> CellStatus:
-        return status_of(self.kind)
-
-
-@dataclass(frozen=True)
 class Decision:
-    failed: Mapping[int, Fault]
+    failed: Mapping[int, Missing]
     """Unfinished cells, by position in the grid; they go into the child's record."""
     pending: tuple[int, ...]
     is_final: bool
     """True if the failed cells are given up: they are not tried again, in this round or another."""
 
 
-def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, tail: Sequence[str]) -> Fault | None:
+def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, tail: Sequence[str]) -> Missing | None:
     """Return the reason for which the child ended before its work was complete; None if it was complete.
 
     `problem` is the reason for which the record cannot be read; None if it can be read or does not exist.
@@ -62,16 +52,17 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, ta
         # Everything is measured and saved: it does not matter how the process ended after that.
         return None
     if end.late:
-        return Fault("timeout", end.late)
+        return Missing(error_kind="timeout", reason=end.late)
     if end.code < 0:
         name = {number.value: number.name for number in signal.Signals}.get(-end.code, f"signal {-end.code}")
-        out_of_memory = Fault("oom_host", "the system ran out of memory and killed the process")
-        return out_of_memory if end.killed_for_memory else Fault("crash", f"the process died of {name}")
+        crash = Missing(error_kind="crash", reason=f"the process died of {name}")
+        out_of_memory = Missing(error_kind="oom_host", reason="the system ran out of memory and killed the process")
+        return out_of_memory if end.killed_for_memory else crash
     if problem:
-        return Fault("results", problem)
+        return Missing(error_kind="results", reason=problem)
     if record and record.status == "failed" and record.reason:
-        return Fault(record.error_kind or "other", record.reason)
-    return Fault("other", f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
+        return Missing(error_kind=record.error_kind or "other", reason=record.reason)
+    return Missing(error_kind="other", reason=f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
 
 
 def is_repeated(cell: CellBase, reruns: int, *, is_host_busy: bool) -> bool:
@@ -84,7 +75,7 @@ def is_repeated(cell: CellBase, reruns: int, *, is_host_busy: bool) -> bool:
 def decide(
     pending: Sequence[int],
     finished: Sequence[CellStatus],
-    fault: Fault | None,
+    fault: Missing | None,
     *,
     phase: Phase,
     tries: Mapping[int, int],
@@ -100,16 +91,16 @@ def decide(
     if rest and finished and (finished[-1] == "oom_gpu" or finished[-1] == "oom_host"):
         return _without_larger(pending[len(finished) - 1], finished[-1], rest, points, workload)
     if not rest or fault is None:
-        unmeasured = Fault("other", "the process ended without measuring it")
+        unmeasured = Missing(error_kind="other", reason="the process ended without measuring it")
         return Decision(dict.fromkeys(rest, unmeasured), (), is_final=True)
     position = rest[0]
     if fault.status in RETRIED and tries.get(position, 0) + 1 < TRIES:
         return Decision({} if phase == "load" else {position: fault}, rest, is_final=False)
     if phase == "load":
         reason = f"while loading: {fault.reason}" if fault.status in (*RETRIED, "oom_host") else fault.reason
-        return Decision(dict.fromkeys(rest, Fault(fault.kind, reason)), (), is_final=True)
+        return Decision(dict.fromkeys(rest, Missing(error_kind=fault.error_kind, reason=reason)), (), is_final=True)
     if fault.status in OUT_OF_MEMORY:
-        after = _without_larger(position, fault.kind, rest[1:], points, workload)
+        after = _without_larger(position, fault.error_kind, rest[1:], points, workload)
         return Decision({position: fault, **after.failed}, after.pending, is_final=True)
     return Decision({position: fault}, rest[1:], is_final=True)
 
@@ -118,12 +109,12 @@ def _without_larger(
     failed: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
 ) -> Decision:
     larger = [position for position in rest if workload.at_least(points[position], points[failed])]
-    fault = Fault(kind, f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory")
+    reason = f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory"
     pending = tuple(position for position in rest if position not in larger)
-    return Decision(dict.fromkeys(larger, fault), pending, is_final=True)
+    return Decision(dict.fromkeys(larger, Missing(error_kind=kind, reason=reason)), pending, is_final=True)
 
 
-def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
+def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Missing]]:
     """Return the last attempt's cells to measure again, and its lost cells with reasons. Updates `reruns`."""
     attempt, lost = attempts[-1], {}
     measured, progress = attempt.measured.items(), attempt.progress
@@ -140,7 +131,8 @@ def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list
         value = (_least_disturbed(attempts, position, is_last=is_last) if is_disturbed else None) or cell
         progress.live_table.add(attempt.variant, position, value)
         if value.status != "ok":
-            lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
+            reason = value.reason or "no reason is recorded"
+            lost[position] = Missing(error_kind=value.error_kind or "other", reason=reason)
     return again, lost
 
 

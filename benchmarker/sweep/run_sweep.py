@@ -18,7 +18,7 @@ from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.core.process import sigterm_interrupts
 from benchmarker.execution.jobs import with_origin
-from benchmarker.schema.record import Environment
+from benchmarker.schema.record import Environment, Missing
 from benchmarker.schema.record_io import SWEEP_FILE, read_order, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep import sweep_plan
@@ -26,7 +26,6 @@ from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.judge_quality import check_inputs, check_models, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.resume import ReusableCells, SweepFile, find_reusable, locked, open_folder
-from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.sweep_plan import Schedule, Task, enough_rounds, local_numbers, missing_tasks, without_given_up
 from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
 from benchmarker.sweep.workers import Ended, Line, LocalPool, Pool, Round, Tools, Work, Worker, check_devices
@@ -191,7 +190,7 @@ class Loop:
             keeps = "" if sweep.settings.allow_shared else ", and --allow-shared keeps them"
             self._terminal.note(f"{name}: {reason}; --resume measures again{keeps}")
             if count == rounds:
-                fault, alone = Fault("disturbed", reason), sweep.alone(variants[0])
+                fault, alone = Missing(error_kind="disturbed", reason=reason), sweep.alone(variants[0])
                 sweep.progress.failures.append(Failure(name, fault, sweep.folder, (), alone))
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
@@ -312,7 +311,8 @@ class Loop:
             self._queue.insert(0, work)
             return
         alone = self._sweep.alone(work.tasks[0].variant if isinstance(work, Round) else work.variants[0])
-        self._sweep.progress.failures.append(Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone))
+        crash = Missing(error_kind="crash", reason=reason)
+        self._sweep.progress.failures.append(Failure(str(work), crash, self._sweep.folder, (), alone))
 
     def _pin(self) -> None:
         if not self._terminal.can_pin:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import CellStatus
 from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import Column, Sheet, to_text
-from benchmarker.schema.record import CellBase, Environment, RunRecord, median_latency_s, status_words
+from benchmarker.schema.record import CellBase, Environment, Missing, RunRecord, median_latency_s, status_words
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from benchmarker.sweep.child import SweepInterruption
     from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
-    from benchmarker.sweep.retries import Fault
     from benchmarker.sweep.sweep_plan import Schedule
     from benchmarker.workloads.base import Workload
 
@@ -69,7 +68,7 @@ class Sweep:
 @dataclass(frozen=True)
 class Failure:
     name: str
-    fault: Fault
+    fault: Missing
     log: Path
     tail: tuple[str, ...]
     alone: str
@@ -120,7 +119,7 @@ class Progress:
     """Results, failures and cell times of a sweep so far. The workers of one process share it."""
 
     live_table: LiveTable
-    given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
+    given_up: dict[tuple[str, int], Missing] = field(default_factory=dict)
     """Cells by variant and position that are not tried again in later rounds."""
     cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
     profiled: set[str] = field(default_factory=set)

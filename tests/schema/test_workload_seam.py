@@ -17,11 +17,11 @@ from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.options import option_names
-from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record import CellBase, Missing, RunRecord
 from benchmarker.schema.record_io import collect
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
-from benchmarker.sweep.retries import Fault, decide
+from benchmarker.sweep.retries import decide
 from benchmarker.sweep.workers import Tools
 from tests.cli.test_cli import typed
 from tests.jobs import known_host, read_job
@@ -159,7 +159,7 @@ def succeeding(*arguments: object) -> str:
 def test_what_is_at_least_as_large_as_a_cell_that_did_not_fit_is_not_tried(home: Path) -> None:
     workload = workload_of(NAME)
     points = read_job([NAME, "--variant", "still", "--ms", "1,2", "--naps", "1,2"]).grid.points()
-    fault = Fault("oom_host", "no room")
+    fault = Missing(error_kind="oom_host", reason="no room")
     decision = decide((0, 1, 2, 3), [], fault, phase="cell", tries={}, points=points, workload=workload)
     assert [points[position][:2] for position in decision.failed] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     decision = decide((1, 2, 3), [], fault, phase="cell", tries={}, points=points, workload=workload)
