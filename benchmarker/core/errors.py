@@ -21,7 +21,7 @@ from typing import Literal, get_args
 _Ended = Literal["oom_gpu", "oom_host", "timeout", "crash", "unsupported"]
 _Refused = Literal["missing_library", "device", "model", "spec", "quality", "results"]
 _Wrong = Literal["wrong_token_count", "wrong_result", "incomplete_graph"]
-_Disturbed = Literal["throttled", "shared_device", "disturbed", "unwatched"]
+_Disturbed = Literal["throttled", "shared_device", "disturbed", "merged_tokens", "unwatched"]
 ErrorKind = Literal[_Ended, _Refused, _Wrong, _Disturbed, "interrupted", "other"]
 CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
 

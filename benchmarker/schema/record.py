@@ -257,7 +257,7 @@ class VariantFacts(Plain):
     options: dict[str, Scalar] = Field(default_factory=dict)
 
 
-DISTURBANCES: tuple[ErrorKind, ...] = ("disturbed", "throttled", "shared_device")
+DISTURBANCES: tuple[ErrorKind, ...] = ("disturbed", "merged_tokens", "throttled", "shared_device")
 
 
 class Missing(Plain):

@@ -137,7 +137,7 @@ class Attempt(Child):
         fault after all cells, for example in the profile.
         """
         points = self.sweep.points(self.variant)
-        lost = {position: fault for position, fault in lost.items() if fault.error_kind != "disturbed"}
+        lost = {position: fault for position, fault in lost.items() if fault.error_kind not in retries.DISTURBED}
         entries: list[tuple[Any, Missing]] = [(points[position], fault) for position, fault in lost.items()]
         if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(self.cells) > 1):
             entries = [(None, next(iter(lost.values())))]

@@ -29,6 +29,7 @@ from benchmarker.schema.config_io import find_config
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import LOCK_OWNER, SWEEP_FILE, UNFINISHED, read_record, record_paths, write_json
+from benchmarker.sweep.retries import DISTURBED
 
 if TYPE_CHECKING:
     from benchmarker.sweep.request import SweepRequest
@@ -181,7 +182,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
             profiled |= {name} if record.profile else set()
             finished |= {(record.round, name, position): cell for position, cell in cells.items()}
             continue
-        elif record.cells and all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells):
+        elif record.cells and all(cell.error_kind in DISTURBED and cell.key in keys for cell in record.cells):
             # The cells were measured again since, or will be now. The record keeps the reason.
             continue
         elif any(cell.error_kind == "unwatched" for cell in record.cells):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import CellStatus, ErrorKind
 from benchmarker.core.formatting import percent
-from benchmarker.hardware.monitor import disturbance, why_disturbed
+from benchmarker.hardware.monitor import disturbance
 from benchmarker.schema.record import CellBase, Missing, RunRecord
 from benchmarker.sweep.sweep_state import LAST_CELLS
 
@@ -29,6 +29,8 @@ RERUNS = 2
 """Maximum number of repetitions of a cell that is invalid for a reason outside the variant."""
 LASTING: tuple[ErrorKind, ...] = ("wrong_result",)
 """Errors that the variant itself causes: measuring again does not help."""
+DISTURBED: tuple[ErrorKind, ...] = ("disturbed", "merged_tokens")
+"""Errors of cells for which processor cores were lacking. Cells with merged tokens are never kept."""
 LARGEST_DISTURBANCE = 0.10
 """Largest share of the cores' time, taken by other programs and the hypervisor, of a disturbed cell that is kept."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
@@ -67,7 +69,7 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, ta
 
 def is_repeated(cell: CellBase, reruns: int, *, is_host_busy: bool) -> bool:
     """Return whether an invalid cell is measured again; `reruns` is the number of its repetitions so far."""
-    if cell.error_kind == "disturbed" and is_host_busy:
+    if cell.error_kind in DISTURBED and is_host_busy:
         return False
     return cell.status == "invalid" and cell.error_kind not in LASTING and reruns < RERUNS
 
@@ -123,7 +125,7 @@ def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list
     reruns.update(again)
     for position, cell in measured:
         if position in again:
-            if cell.error_kind == "disturbed":
+            if cell.error_kind in DISTURBED:
                 attempt.equipment.print_line(f"  {cell.reason}; measured again")
             continue
         is_disturbed = cell.status == "invalid" and cell.error_kind not in LASTING
@@ -142,13 +144,13 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
     Up to LARGEST_DISTURBANCE, or with --allow-shared, the try is the round's value. Else the round is left out.
     """
     measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
-    tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
+    tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind in DISTURBED]
     if not tries:
         return None
-    best, cell = min(tries, key=lambda pair: (_has_own_fault(pair[1]), disturbance(pair[1].host_load)))
+    best, cell = min(tries, key=lambda pair: (pair[1].error_kind != "disturbed", disturbance(pair[1].host_load)))
     share = disturbance(cell.host_load)
     why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
-    if not _has_own_fault(cell) and (share <= LARGEST_DISTURBANCE or best.sweep.settings.allow_shared):
+    if cell.error_kind == "disturbed" and (share <= LARGEST_DISTURBANCE or best.sweep.settings.allow_shared):
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:
@@ -156,8 +158,3 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
         best.progress.left_out.add((best.variant, position, best.round))
     best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
     return cell
-
-
-def _has_own_fault(cell: CellBase) -> bool:
-    """Return True if the samples make the cell invalid, as merged tokens of a server do, and not the host's load."""
-    return cell.host_load is None or cell.reason != why_disturbed(cell.host_load)

@@ -138,7 +138,7 @@ def test_allow_shared_keeps_and_flags_what_a_busy_host_disturbed(tmp_path: Path)
 @pytest.mark.parametrize("allow_shared", [False, True])
 def test_a_cell_that_its_own_samples_make_invalid_is_never_the_least_disturbed_try(tmp_path, allow_shared) -> None:
     why = "54 % of the tokens arrived together with the token before: processor cores were lacking"
-    merged = {"status": "invalid", "error_kind": "disturbed", "reason": why}
+    merged = {"status": "invalid", "error_kind": "merged_tokens", "reason": why}
     faults = [{"variant": "a", "at": "cell 0", "cell": merged, "times": 9}]
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=1, faults=faults, watch_host=ToldLoads(QUIET))
     assert stage.sweep(allow_shared=allow_shared) == ["a"]

@@ -243,5 +243,5 @@ def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:
     if reason is None:
         return {}
     is_short = any(truncated(load, new_tokens) for load in loads)
-    kind: ErrorKind = "other" if any(map(failed, loads)) else "wrong_token_count" if is_short else "disturbed"
+    kind: ErrorKind = "other" if any(map(failed, loads)) else "wrong_token_count" if is_short else "merged_tokens"
     return {"status": status_of(kind), "error_kind": kind, "reason": reason}

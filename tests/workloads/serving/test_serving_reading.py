@@ -164,7 +164,7 @@ def test_tokens_that_arrive_together_are_named():
     assert "lacked processor cores: fp16 at 512 prompt tokens, 128 new tokens, 4 at once (20 %)." in text
     most = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (20_320, 5_080)})
     cell = cell_of_load(most, concurrency=4)
-    assert (cell.status, cell.error_kind) == ("invalid", "disturbed")
+    assert (cell.status, cell.error_kind) == ("invalid", "merged_tokens")
     assert cell.reason.startswith("80 % of the tokens arrived together with the token before")
 
 
