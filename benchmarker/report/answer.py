@@ -6,7 +6,6 @@ significant differences and the command that measures more rounds. It contains o
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -141,15 +140,16 @@ def _rate(row: Row) -> str:
 
 
 def _costs(row: Row, named: Row | None) -> str:
+    quality = row.quality_text
+    if row.peak_memory_bytes is None:
+        return f"{quality[0].upper()}{quality[1:]}." if quality else ""
     size, instead, verb = gib(row.peak_memory_bytes), "", "Costs"
     if named and named is not row and named.peak_memory_bytes:
         named_size = gib(named.peak_memory_bytes)
         instead = f", like {plain_line(named.label)}" if size == named_size else f" instead of {named_size}"
-        is_saving = size != named_size and (row.peak_memory_bytes or math.inf) < named.peak_memory_bytes
+        is_saving = size != named_size and row.peak_memory_bytes < named.peak_memory_bytes
         verb = "Saves memory:" if is_saving else verb
-    costs = [f"{size}{instead}" if row.peak_memory_bytes is not None else "", row.quality_text]
-    text = f"{verb} {'; '.join(filter(None, costs))}.".replace("Costs quality", "Quality")
-    return text if any(costs) else ""
+    return f"{verb} {'; '.join(filter(None, (f'{size}{instead}', quality)))}."
 
 
 def finished_rounds(records: Sequence[RunRecord]) -> int:
