@@ -259,12 +259,14 @@ def _failed_rows(rows: Sequence[Row]) -> list[str]:
         if row.status != "ok":
             alike[re.sub(r"\d+", "#", _why(row.status, row.reason or ""))][row.variant].append(row)
     lines = []
-    for members in alike.values():
-        for where in dict.fromkeys(map(_where, members.values())):
-            rows_of = {name: its for name, its in members.items() if _where(its) == where}
-            listed_rows = [row for its in rows_of.values() for row in its]
-            first, *others = dict.fromkeys(_why(row.status, row.reason or "") for row in listed_rows)
-            lines.append(f"{names(rows_of)}{where}: {first}{f' (the first of {len(others) + 1})' if others else ''}")
+    for by_variant in alike.values():
+        by_place: dict[str, list[Row]] = defaultdict(list)
+        for members in by_variant.values():
+            by_place[_where(members)] += members
+        for where, members in by_place.items():
+            variants = names(dict.fromkeys(row.variant for row in members))
+            first, *others = dict.fromkeys(_why(row.status, row.reason or "") for row in members)
+            lines.append(f"{variants}{where}: {first}{f' (the first of {len(others) + 1})' if others else ''}")
     return lines
 
 
