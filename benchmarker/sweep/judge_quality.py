@@ -12,12 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.checkpoints.cache import has_random_weights
-from benchmarker.checkpoints.find import gguf_file, local_folder
-from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record import RunRecord, status_words
 from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_json
 from benchmarker.schema.registry import workload_of
@@ -36,21 +33,6 @@ class Judgement:
 
     def __str__(self) -> str:
         return f"judging {', '.join(self.variants)}"
-
-
-def check_models(jobs: Iterable[Job]) -> None:
-    """Raise ModelError for a local model that does not exist, SpecError for random weights beside trained ones."""
-    names: dict[bool, list[str]] = {False: [], True: []}
-    for job in jobs:
-        if isinstance(job.source, ModelSpec):
-            names[has_random_weights(job.source)].append(job.variant.name)
-            # The folder of a server that is already running may be on another host.
-            if not (getattr(job.variant, "url", None) or gguf_file(job.source)):
-                local_folder(job.source)
-    if all(names.values()):
-        random, trained = (", ".join(names[is_random]) for is_random in (True, False))
-        reason = f"the weights of {random} are random, and those of {trained} are not"
-        raise SpecError(f"{reason}, so their records would not compare; name variants of one kind")
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:

@@ -27,9 +27,9 @@ from benchmarker.execution.jobs import write_job
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.record_io import RUN_ORDER, append_lines, write_atomically
-from benchmarker.sweep.judge_quality import Judgement, check_inputs, check_models
+from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
-from benchmarker.sweep.request import SweepRequest
+from benchmarker.sweep.request import SweepRequest, check_models
 from benchmarker.sweep.sweep_plan import Schedule
 from benchmarker.sweep.sweep_state import LiveTable, Progress, Sweep
 from benchmarker.sweep.workers import Ended, Line, Pool, Tools, Work, Worker, do, equip, on_cores_of, why_unlike

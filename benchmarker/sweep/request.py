@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import random
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarker.checkpoints.cache import has_random_weights
+from benchmarker.checkpoints.find import gguf_file, local_folder
 from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
 from benchmarker.execution.jobs import make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
+from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record_io import record_paths
 from benchmarker.sweep.resume import KeptSettings, SweepFile, latest_sweep, read_sweep_file
 
@@ -194,3 +197,18 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")
         jobs[job.variant.name] = job
     return jobs
+
+
+def check_models(jobs: Iterable[Job]) -> None:
+    """Raise ModelError for a local model that does not exist, SpecError for random weights beside trained ones."""
+    names: dict[bool, list[str]] = {False: [], True: []}
+    for job in jobs:
+        if isinstance(job.source, ModelSpec):
+            names[has_random_weights(job.source)].append(job.variant.name)
+            # The folder of a server that is already running may be on another host.
+            if not (getattr(job.variant, "url", None) or gguf_file(job.source)):
+                local_folder(job.source)
+    if all(names.values()):
+        random, trained = (", ".join(names[is_random]) for is_random in (True, False))
+        reason = f"the weights of {random} are random, and those of {trained} are not"
+        raise SpecError(f"{reason}, so their records would not compare; name variants of one kind")

@@ -23,8 +23,8 @@ from benchmarker.schema.record_io import SWEEP_FILE, read_order, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
-from benchmarker.sweep.judge_quality import check_inputs, check_models, missing_judgements
-from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
+from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
+from benchmarker.sweep.request import RESULTS, Settings, SweepRequest, check_models
 from benchmarker.sweep.resume import ReusableCells, SweepFile, find_reusable, locked, open_folder
 from benchmarker.sweep.sweep_plan import Schedule, Task, enough_rounds, local_numbers, missing_tasks, without_given_up
 from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
