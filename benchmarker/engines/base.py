@@ -139,7 +139,6 @@ class TokenSource:
 
 class Engine:
     name: str
-    summary: str
     options: type[Options] = Options
     quantizing_option: str | None = None
     """Option that makes the engine quantize a 16-bit checkpoint. Its value is the quantization in a variant's name."""

@@ -45,17 +45,10 @@ def _native(model: PreTrainedModel, device: Device, *, prefill: Prefill = "captu
 
 
 ENGINES: dict[str, Engine] = {
-    "eager": EagerEngine("eager", "model.generate", EagerDecoder, EagerOptions),
-    "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
-    "compile": TorchEngine(
-        "compile",
-        "the libraries' decode step through torch.compile, captured on a GPU",
-        _compile,
-        packages=("torch._inductor.compile_fx",),
-    ),
-    "native": TorchEngine(
-        "native", "the compiled step with benchmarker's own kernels, on a GPU", _native, NativeOptions
-    ),
+    "eager": EagerEngine("eager", EagerDecoder, EagerOptions),
+    "cuda_graph": TorchEngine("cuda_graph", _cuda_graph),
+    "compile": TorchEngine("compile", _compile, packages=("torch._inductor.compile_fx",)),
+    "native": TorchEngine("native", _native, NativeOptions),
     "llama-cpp": LlamaCppEngine(),
     "vllm": VllmEngine(),
     "sglang": SglangEngine(),

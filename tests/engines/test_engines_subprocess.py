@@ -57,7 +57,6 @@ class Echo(ExternalEngine):
     """Makes the prompt's own tokens."""
 
     name = "echo"
-    summary = "the prompt again"
     limit_s = 20.0
 
     def __init__(self, folder: Path, fault: str = "", code: str = "") -> None:

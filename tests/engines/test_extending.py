@@ -70,7 +70,6 @@ class EchoEngine(ExternalEngine):
     """Makes the prompt's own tokens."""
 
     name = "echo"
-    summary = "the prompt again"
 
     def marker(self, device):
         return Marker(

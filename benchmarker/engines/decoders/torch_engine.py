@@ -103,7 +103,6 @@ class TorchDecoder(TokenSource):
 @dataclass(frozen=True)
 class TorchEngine(Engine):
     name: str
-    summary: str
     decoder: Callable[..., TorchDecoder]
     """Function that returns a decoder: `decoder(model, device, **options)`. It imports torch only when called."""
     options: type[Options] = Options

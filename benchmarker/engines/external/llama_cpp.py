@@ -37,7 +37,6 @@ class LlamaCppOptions(Options):
 
 class LlamaCppEngine(ExternalEngine):
     name = "llama-cpp"
-    summary = "llama.cpp, in an environment of its own: GGUF forms"
     options = LlamaCppOptions
     quantizing_option = "gguf"
 

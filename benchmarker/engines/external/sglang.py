@@ -35,7 +35,6 @@ class SglangOptions(CheckpointOptions):
 class SglangEngine(CheckpointEngine):
     name = "sglang"
     title = "SGLang"
-    summary = "SGLang, in an environment of its own"
     options = SglangOptions
     sizing_options = ("context_length", "max_running_requests", "mem_fraction_static")
 

@@ -33,7 +33,6 @@ class VllmOptions(CheckpointOptions):
 class VllmEngine(CheckpointEngine):
     name = "vllm"
     title = "vLLM"
-    summary = "vLLM, in an environment of its own"
     options = VllmOptions
     sizing_options = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "cpu_kv_cache_gib")
 

@@ -222,7 +222,7 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     text = token_text(load_tokenizer(checkpoint), config["vocab_size"], seed=job.subject.seed)
     session.ready()
     form = Form(recipe.quant.quant, loader_options(recipe.quant), job.model.dtype)
-    engine = TorchEngine("finetune", "", TorchDecoder, packages=("peft",) if recipe.train == "lora" else ())
+    engine = TorchEngine("finetune", TorchDecoder, packages=("peft",) if recipe.train == "lora" else ())
     if reason := engine.why_not_taken(form, checkpoint):
         raise UnsupportedError(reason)
     with engine.open(checkpoint, form, device, terminal) as source:
