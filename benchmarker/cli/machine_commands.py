@@ -84,12 +84,14 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     # Messages go to standard error, so that standard output contains only the texts.
     print(f"loading {job.model.id}: {variant.name}", file=sys.stderr, flush=True)
     from benchmarker.checkpoints.read_model import load_tokenizer
-    from benchmarker.engines.generator import Generator, refuse_device
+    from benchmarker.engines.base import refuse_device
+    from benchmarker.engines.generator import Generator
+    from benchmarker.engines.registry import torch_engine
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import prepare_and_load
 
     found_device = find_device(device)
-    refuse_device(variant.engine, found_device)
+    refuse_device(torch_engine(variant.engine).name, found_device)
     with quiet_libraries(verbose=verbose) as streams:
         terminal = Terminal(quiet=not verbose, streams=streams)
         loaded, checkpoint = prepare_and_load(job.model, variant, found_device, terminal)

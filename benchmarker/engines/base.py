@@ -34,6 +34,12 @@ NEEDS_GPU = {
 """Engines that cannot run on a CPU, with the reason that is shown to the user."""
 
 
+def refuse_device(engine: str, device: Device) -> None:
+    """Raise UnsupportedError for a CPU if the engine needs a GPU."""
+    if device.kind == "cpu" and engine in NEEDS_GPU:
+        raise UnsupportedError(NEEDS_GPU[engine])
+
+
 @dataclass(frozen=True)
 class Form:
     """Quantization, types and devices with which an engine opens a checkpoint."""

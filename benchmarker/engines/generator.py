@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.core.errors import DeviceError, ModelError, SpecError, first_line
-from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
+from benchmarker.engines.base import refuse_device
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.base import Scalar, first_problem
@@ -121,9 +121,3 @@ class Generator:
         rest = rest[len(decode(tokens[settled:printed], skip_special_tokens=True)) :]
         if rest:
             yield rest
-
-
-def refuse_device(engine: str, device: Device) -> None:
-    reason = NEEDS_GPU.get(torch_engine(engine).name) if device.kind == "cpu" else None
-    if reason:
-        raise UnsupportedError(reason)

@@ -100,7 +100,7 @@ def load(typed: dict[str, Any]) -> Any:
 
 
 def test_options_of_an_engine_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarker.engines.generator.NEEDS_GPU", {})
+    monkeypatch.setattr("benchmarker.engines.base.NEEDS_GPU", {})
     monkeypatch.setattr("benchmarker.engines.generator.Generator", lambda model, **named: named)
     monkeypatch.setattr(
         "benchmarker.quantization.load.prepare_and_load", lambda *_: (SimpleNamespace(model=None), None)

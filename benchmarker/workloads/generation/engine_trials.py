@@ -14,6 +14,7 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.gguf_file import write_gguf
 from benchmarker.core.errors import BenchmarkerError, DeviceError
+from benchmarker.engines.base import NEEDS_GPU
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import check_supported
@@ -74,10 +75,8 @@ def dtype_for(quant: str, device: Device) -> DType:
 
 def _why_no_engine(engine: str, machine: Any) -> str | None:
     on_gpu = machine.environment.device.kind != "cpu"
-    if engine == "cuda_graph" and not on_gpu:
-        return "a graph is captured on a GPU only; use --engine compile here"
-    if engine == "native" and not on_gpu:
-        return "its kernels are written for a GPU; use --engine compile here"
+    if engine in NEEDS_GPU and not on_gpu:
+        return NEEDS_GPU[engine]
     if engine in ("compile", "native") and on_gpu and not machine.has_triton:
         return "needs Triton: pip install triton"
     if engine in ("compile", "native") and machine.compiler is None:

@@ -13,7 +13,7 @@ from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, plural, seconds
-from benchmarker.engines.base import NEEDS_GPU, TokenSource
+from benchmarker.engines.base import TokenSource, refuse_device
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import find_gpu
@@ -50,8 +50,7 @@ class Found(NamedTuple):
 
 def find_inputs(job: GenerationJob, device: Device, session: Session) -> Found:
     """Find the checkpoint, check the prompts, and plan the measurement of quality. Raises BenchmarkerError."""
-    if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
-        raise UnsupportedError(NEEDS_GPU[job.variant.engine])
+    refuse_device(job.variant.engine, device)
     checkpoint = found_checkpoint(job, device, session.terminal)
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
