@@ -14,7 +14,6 @@ process and mode, the lengths around the end of a chunk are also compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -99,8 +98,9 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
         )
         return [self._inputs(shape, self._subject.seed + number) for number in range(count)]
 
-    def library_refusals(self) -> AbstractContextManager[None]:
-        return mixers.refused_compiler_is_unsupported()
+    def prove(self, point: LengthPoint) -> tuple[ReadyCall, dict[str, Any]]:
+        with mixers.refused_compiler_is_unsupported():
+            return super().prove(point)
 
     def correct(self, point: LengthPoint) -> Mapping[str, Any]:
         return self.prove(point)[1] if point.mode == TRAINING else super().correct(point)

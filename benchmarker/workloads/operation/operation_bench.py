@@ -17,7 +17,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -221,7 +221,7 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
     def prove(self, point: LengthPoint) -> tuple[ReadyCall, dict[str, Any]]:
         ready = self._ready = self.prepare(point)
         step, first = CallStep(ready.operation, ready.copies, self.device), ready.copies[0]
-        with missing_kernel_is_unsupported(), self.library_refusals():
+        with missing_kernel_is_unsupported():
             results_of(ready.operation, first)  # compiles, tunes, and loads libraries
         with ready.operation.around():
             kernels = kernels_of(lambda: step.work()(first), self.device)
@@ -234,9 +234,6 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
     def step(self, point: LengthPoint) -> Step[OperationSample]:
         ready = self._ready or self.prepare(point)
         return CallStep(ready.operation, ready.copies, self.device)
-
-    def library_refusals(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
         return kernels[0].name if kernels else "no kernel"
