@@ -102,22 +102,19 @@ class SizeWords:
     before: str  # Text before each size, such as `batch `.
     after: str  # Text after a list of sizes, such as ` tokens`.
     ratios: Mapping[int, Ratio]
+    is_gain: bool = True  # True if `start` is true for ratios above 1, False if for all others.
 
-    def sentence(
-        self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]
-    ) -> str | None:
+    def sentence(self, crossing: str | None) -> str | None:
         """Return the sentence; None for fewer than two sizes.
 
         Args:
-            holding: Sizes at which `start` is true if intervals are ignored.
             crossing: End of the sentence if the ratios cross 1 once: `until batch 6 [4, 9]`.
-            end: `best` or `worst`, printed if `start` is true at no size, before the size selected by `furthest`.
         """
         if len(self.ratios) < 2:
             return None
         undecided = [size for size, ratio in self.ratios.items() if _is_open(ratio)]
         decided = [size for size in self.ratios if size not in undecided]
-        held = [size for size in decided if size in holding]
+        held = [size for size in decided if (self.ratios[size].value > 1) == self.is_gain]
         if not decided:
             return f"it is not decided whether {self.start}: {self._named(undecided)}"
         if held and len(held) < len(decided) and crossing:
@@ -125,6 +122,7 @@ class SizeWords:
         doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
         doubt += "" if all(self.ratios[size].low is not None for size in decided) else UNTESTED
         if not held:
+            end, furthest = ("best", max) if self.is_gain else ("worst", min)
             most = furthest(decided, key=lambda size: self.ratios[size].value)
             return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
         if len(held) < len(decided):

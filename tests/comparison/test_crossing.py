@@ -60,13 +60,13 @@ def test_a_crossover_lies_where_the_logarithms_meet_and_its_interval_is_that_of_
 def test_a_ratio_shows_its_interval_if_that_contains_1_and_no_number_if_it_is_wide():
     ratios = {1: within(2.0, 1.2), 2: within(1.1, 1.2), 4: within(5.0, 2.0)}
     words = SizeWords("int8 wins", "batch", "", "", ratios)
-    assert words.sentence([1, 2, 4], None, "best", max) == (
+    assert words.sentence(None) == (
         "int8 wins at 1 (2.00x), 4 (wide [2.50, 10.00]); at 2 (1.10x [0.92, 1.32]) it is not decided"
     )
 
 
 def test_a_sentence_on_untested_ratios_states_that_they_have_no_interval():
     words = SizeWords("int8 wins", "batch", "", "", {1: Ratio(2.0, rounds=2), 8: Ratio(1.5, rounds=2)})
-    assert words.sentence([1, 8], None, "best", max) == (
+    assert words.sentence(None) == (
         "int8 wins at every batch, from 1 (2.00x) to 8 (1.50x) (no interval: fewer than three rounds)"
     )

@@ -79,12 +79,12 @@ def _batches(variant: str, peer: str, what: str, speed_ups: Ratios) -> str | Non
     words = SizeWords(start, "batch", "batch ", "", speed_ups)
     fall = crossover(speed_ups)
     until = f"until batch {words.size(fall, math.floor)}" if fall else None
-    return words.sentence([size for size, ratio in speed_ups.items() if ratio.value > 1], until, "best", max)
+    return words.sentence(until)
 
 
 def _prompts(variant: str, peer: str, speed_ups: Ratios) -> str | None:
     start = f"{plain_line(variant)} loses to {plain_line(peer)} in prefill"
-    words = SizeWords(start, "prompt", "", " tokens", speed_ups)
+    words = SizeWords(start, "prompt", "", " tokens", speed_ups, is_gain=False)
     fall = crossover(speed_ups)
     since = f"from {words.size(fall, math.ceil, ' tokens on')}" if fall else None
-    return words.sentence([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)
+    return words.sentence(since)

@@ -169,7 +169,7 @@ def _crossover(rows: Sequence[ServingRow]) -> str | None:
         crossing = f"below {words.size(fall, math.floor)} requests at once"
     elif rise := crossover(inverse(ratios)):
         crossing = f"above {words.size(rise, math.ceil)} requests at once"
-    return words.sentence([size for size, ratio in ratios.items() if ratio.value > 1], crossing, "best", max)
+    return words.sentence(crossing)
 
 
 def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> list[str]:
