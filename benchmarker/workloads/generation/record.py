@@ -118,6 +118,18 @@ class GenerationVariant(VariantFacts):
     split: Split | None = None
     """Division of the model among GPUs: tensors or layers. None for a single GPU."""
 
+    def form(self, dtype: str) -> dict[str, str]:
+        """Return the form of a record with this variant, whose unquantized tensors have the type `dtype`."""
+        both = {**self.options, **self.engine_options}
+        chosen = [f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS]
+        return {
+            "quant": self.quant,
+            "engine": self.engine,
+            "options": ", ".join(chosen) or "no options",
+            "dtype": dtype,
+            **({"gpus": f"{self.gpus} by {self.split}"} if self.split else {}),
+        }
+
 
 def tokens_per_step(cell: GenerationCell, sample: GenerationSample) -> float | None:
     """Return the mean number of tokens per decode step and sequence; None without speculative decoding."""
@@ -198,16 +210,7 @@ class GenerationRecord(RunRecord):
 
     @property
     def form(self) -> dict[str, str]:
-        variant = self.variant
-        both = {**variant.options, **variant.engine_options}
-        chosen = [f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS]
-        return {
-            "quant": variant.quant,
-            "engine": variant.engine,
-            "options": ", ".join(chosen) or "no options",
-            "dtype": self.model.dtype,
-            **({"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}),
-        }
+        return self.variant.form(self.model.dtype)
 
     @property
     def family(self) -> str:

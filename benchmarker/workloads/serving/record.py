@@ -186,16 +186,8 @@ class ServingRecord(RunRecord):
 
     @property
     def form(self) -> dict[str, str]:
-        variant = self.variant
-        options = {**variant.options, **variant.engine_options}
-        return {
-            "quant": variant.quant,
-            "engine": variant.engine,
-            "options": ", ".join(f"{key}={value}" for key, value in sorted(options.items())) or "no options",
-            "dtype": self.model.dtype,
-            **({"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}),
-            **({"url": variant.url} if variant.url else {}),
-        }
+        url = {"url": self.variant.url} if self.variant.url else {}
+        return self.variant.form(self.model.dtype) | url
 
     @property
     def family(self) -> str:
