@@ -19,7 +19,7 @@ from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.gguf_file import why_no_gguf
-from benchmarker.core.formatting import GIB
+from benchmarker.core.formatting import GIB, MIB
 from benchmarker.engines.external.environments import EngineError, Marker, why_not_installed
 from benchmarker.engines.external.llama_cpp import LlamaCppOptions, physical_cores
 from benchmarker.engines.external.server_process import HOST, post
@@ -27,7 +27,6 @@ from benchmarker.engines.external.sglang import SglangOptions
 from benchmarker.engines.external.vllm import VllmOptions
 from benchmarker.quantization.base import Options
 
-MIB = 1 << 20
 MODEL = "model"  # Name of the model in requests.
 DEFAULT_SLOTS = 16
 FORCED = 10_000.0  # Logit bias that makes a token certain.
