@@ -114,7 +114,7 @@ def test_a_device_that_waits_for_the_host_is_host_bound_and_the_graph_ceiling_is
         "gaps 75 % (4.00x without), between products 12 % (1.14x without), reading the weights (the floor) 9.5 % "
         "(1.07x with less), products above the floor 3.3 % (1.03x without) of each 28.0 ms token."
     )
-    assert unmarked(found.verdict.advice) == "`--engine compile` takes the host out of each token."
+    assert unmarked(found.verdict.advice) == "`--engine compile` removes the host's work from each token."
     # 7.0 ms of kernels; 1,423 of them, each with at most 1.5 us between it and the next.
     assert found.ceiling == Ceiling(pytest.approx(1 / 0.007), pytest.approx(1 / (0.007 + 1423 * 1.5e-6)))
 
@@ -265,7 +265,9 @@ def test_on_a_cpu_making_views_is_the_hosts_time() -> None:
     found = explained(run("fp16", tpot_ms=20.0, profiled=on_cpu, environment=cpu_environment()))
     assert parts(found)["gaps (launches, host)"] == 14.0
     assert found.verdict.bound == "host"
-    assert unmarked(found.verdict.advice).endswith("`--engine compile` takes Python and dispatch out of each token.")
+    assert unmarked(found.verdict.advice).endswith(
+        "`--engine compile` removes Python and dispatch overhead from each token."
+    )
 
 
 def test_a_processor_has_no_kernels_to_speak_of() -> None:
@@ -333,7 +335,7 @@ def test_no_graph_is_promised_for_a_kernel_that_none_can_hold() -> None:
     held = load(linear_classes={"ExllamaV2Linear": 252})
     found = explained(run("gptq", *FP16, tpot_ms=28.0, load=held))
     assert found.verdict.bound == "host"
-    assert "No graph can hold this kernel" in unmarked(found.verdict.advice)
+    assert "A CUDA graph cannot capture this kernel" in unmarked(found.verdict.advice)
     assert found.ceiling is None
 
 

@@ -153,7 +153,7 @@ def test_a_model_over_two_gpus_that_waits_for_the_host_is_not_told_to_take_an_en
     found = compare(REFERENCE / "h100-x2-generation").explained
     advice = {one.variant: unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation)}
     assert "which do not split a model" in advice["two GPUs"]
-    assert advice["one GPU"] == "`--engine compile` takes the host out of each token."
+    assert advice["one GPU"] == "`--engine compile` removes the host's work from each token."
 
 
 def test_a_mixture_of_experts_gets_no_advice_to_use_forms_that_leave_experts_in_16_bits() -> None:

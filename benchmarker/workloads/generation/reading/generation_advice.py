@@ -44,20 +44,21 @@ def _host(timed: Timed) -> str:
 def _without_the_host(timed: Timed) -> str:
     if timed.phase.by == "cpu":
         if not _is_fused(timed):
-            return f"{code('--engine compile')} takes Python and dispatch out of each token."
-        return f"A larger model or {code('--batch-size')} gives the processor more to do at once."
+            return f"{code('--engine compile')} removes Python and dispatch overhead from each token."
+        return f"A larger model or {code('--batch-size')} increases the work per dispatch."
     if _record(timed).variant.gpus > 1:
         return (
-            "More GPUs share what a token reads, and not what the host does for it. A model that fits one GPU is "
-            f"faster there with {code('--engine compile')} or {code('native')}, which do not split a model."
+            "Splitting a model over GPUs does not reduce the host's work. A model that fits one GPU is faster there "
+            f"with {code('--engine compile')} or {code('native')}, which do not split a model."
         )
     if _engine(timed) != "eager":
-        return f"What the host still does between tokens is in the way; a larger {code('--batch-size')} fills the gaps."
+        return f"The host still works between tokens; a larger {code('--batch-size')} amortizes it."
     if not can_be_captured(_record(timed)):
         return (
-            f"No graph can hold this kernel; {code('--option kernel=torch --engine compile')} is GPTQ without the host."
+            "A CUDA graph cannot capture this kernel; "
+            f"{code('--option kernel=torch --engine compile')} removes the host's work from each token."
         )
-    return f"{code('--engine compile')} takes the host out of each token."
+    return f"{code('--engine compile')} removes the host's work from each token."
 
 
 def _fewer_bytes(timed: Timed) -> str:
@@ -119,6 +120,10 @@ def _fuse(timed: Timed) -> str:
     )
 
 
+def _or_fewer(timed: Timed) -> str:
+    return " or fewer sequences" if timed.units > 1 else ""
+
+
 ADVICE: Advice = {
     "host": _host,
     "bandwidth": _fewer_bytes,
@@ -129,8 +134,8 @@ ADVICE: Advice = {
         "shows how far they are from it."
     ),
     "dequantizing": _dequantize,
-    "attention/KV": "The weights are not what it waits for: a shorter context or fewer sequences help.",
-    "linear attention": "The weights are not what it waits for: fewer sequences help.",
+    "attention/KV": lambda timed: f"The weights do not limit it: a shorter context{_or_fewer(timed)} would help.",
+    "linear attention": "The weights do not limit it, and neither does the length of the context.",
     "copies": _fuse,
     "small kernels": _fuse,
 }
