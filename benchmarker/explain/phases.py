@@ -6,14 +6,18 @@ the batch. If a record or log does not separate prefill and decode, a token is a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarker.profiling.kernel_categories import Category, category, seconds_by_category
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
+from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.record import Kernel, Limits, Profile
 
+COMPILED_CAST = re.compile(r"triton_poi_fused_\d+")
+"""Kernels of inductor that convert int8 weights: the cast is added by a decomposition, so the name has no operator."""
 CONVERSION_SHARE = 0.15
 FEWEST_PRODUCTS = 8  # Smallest number of matrix products at which an equal number of copies is no coincidence.
 FINEST_S = 1e-9  # Finest printed time, one nanosecond. Smaller remainders are rounding errors.
@@ -54,7 +58,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Conversion:
-    """Copy kernel that converts each weight before it is multiplied: dequantization under another name."""
+    """Kernel that converts weights before they are multiplied: dequantization under another name."""
 
     kernel: Kernel
     share: float
@@ -125,21 +129,23 @@ def _phase(
 
 
 def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
-    """Return the phase with the time of `conversion` moved from the category `copy/cast` to `dequantize`."""
+    """Return the phase with the time of `conversion` moved from its category to `dequantize`."""
     if conversion is None:
         return phase
-    copies_s = phase.categories.get("copy/cast", 0.0)
-    converting_s = min(conversion.kernel.total_s / phase.tokens, copies_s)
+    before = category(conversion.kernel.name)
+    before_s = phase.categories.get(before, 0.0)
+    converting_s = min(conversion.kernel.total_s / phase.tokens, before_s)
     moved: dict[Category, float] = {
-        "copy/cast": copies_s - converting_s,
+        before: before_s - converting_s,
         "dequantize": phase.categories.get("dequantize", 0.0) + converting_s,
     }
     return replace(phase, categories=phase.categories | moved)
 
 
-def conversion_of(phase: Phase) -> Conversion | None:
+def conversion_of(phase: Phase, load: LoadFacts | None = None) -> Conversion | None:
     """Return the kernel that converts each weight before it is multiplied: a copy kernel that runs as often as the
-    matrix products and takes at least 15 % of the time. None if there is no such kernel."""
+    matrix products and takes at least 15 % of the time, or, of quantized weights, inductor's pointwise kernels without
+    an operator in their names, added up. None if there is no such kernel."""
     copies = [kernel for kernel in phase.kernels if category(kernel.name) == "copy/cast"]
     # A product split along its inner dimension (split-K) has a second kernel, which adds up the parts.
     products = sum(
@@ -147,7 +153,13 @@ def conversion_of(phase: Phase) -> Conversion | None:
         for kernel in phase.kernels
         if category(kernel.name) == "matmul" and "reduce" not in kernel.name.lower()
     )
-    return _conversion(copies, products, phase.kernel_s * phase.tokens)
+    kernel_s = phase.kernel_s * phase.tokens
+    is_quantized = load is not None and load.quantized_fraction
+    casts = [kernel for kernel in phase.kernels if is_quantized and COMPILED_CAST.fullmatch(kernel.name)]
+    casts_s, calls = sum(kernel.total_s for kernel in casts), sum(kernel.calls for kernel in casts)
+    if casts and casts_s >= CONVERSION_SHARE * kernel_s:
+        return Conversion(Kernel(name=casts[0].name, calls=calls, total_s=casts_s), casts_s / kernel_s)
+    return _conversion(copies, products, kernel_s)
 
 
 def table_conversion(table: ProfilerTable) -> Conversion | None:

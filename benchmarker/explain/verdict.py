@@ -149,10 +149,10 @@ def _detail(bound: Bound, timed: Timed) -> str:
         limit = "bandwidth" if timed.floor and timed.floor.by == "bytes" else "matmul rate"
         return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
     if bound == "dequantizing" and conversion:
-        return (
-            "each weight is converted before it is multiplied, by the copy kernel "
-            f"{kernel_code(conversion.kernel.name)}, launched as often as there are matrix products"
-        )
+        name = kernel_code(conversion.kernel.name)
+        is_copy = category(conversion.kernel.name) == "copy/cast"
+        kernels = f"the copy kernel {name}, launched as often as there are matrix products" if is_copy else name
+        return f"each weight is converted before it is multiplied, by {kernels}"
     wanted: tuple[Category, ...] = ("dequantize",) if bound == "dequantizing" else _BETWEEN.get(bound, ())
     kernel = next((kernel.name for kernel in timed.phase.kernels if category(kernel.name) in wanted), None)
     return f"most of it in {kernel_code(kernel)}" if kernel else ""

@@ -169,6 +169,19 @@ def test_a_copy_before_each_product_is_dequantizing_under_another_name() -> None
     )
 
 
+def test_compiled_casts_of_quantized_weights_count_as_dequantization() -> None:
+    casts = kernel("triton_poi_fused_1", ms=4.3, calls=96), kernel("triton_poi_fused_2", ms=1.0, calls=32)
+    products = kernel("nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_TNT", ms=5.0)
+    compiled = explained(run("int8", *casts, products, tpot_ms=10.6, load=INT8_LOAD))
+    assert compiled.verdict.bound == "dequantizing"
+    assert parts(compiled)["dequantizing"] == 5.3
+    assert "each weight is converted before it is multiplied, by `triton_poi_fused_1`." in unmarked(
+        compiled.verdict.reason
+    )
+    unquantized = explained(run("fp16", *casts, products, tpot_ms=10.6))
+    assert "dequantizing" not in parts(unquantized)
+
+
 def test_a_quantized_variant_that_multiplies_in_16_bits_is_said_so_loudly() -> None:
     found = explained(run("int8", *INT8, tpot_ms=18.0, load=INT8_LOAD))
     assert found.proof.warnings == (

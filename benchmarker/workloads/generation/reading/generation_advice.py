@@ -94,8 +94,10 @@ def _dequantize(timed: Timed) -> str:
     """Return the advice for time spent on dequantization, by quantization and device."""
     wanted = "A kernel that multiplies the packed weights saves it"
     quant, engine = _record(timed).variant.quant, _engine(timed)
-    if quant == "int8" and not _is_fused(timed):
+    if quant == "int8" and not _is_fused(timed) and timed.units == 1:
         return f"{wanted}: {code('--engine compile')} fuses the conversion into the product."
+    if quant == "int8" and engine != "native" and timed.record.environment.device.kind == "cuda":
+        return f"{wanted}: {code('--engine native')} has one."
     if quant == "gptq":
         # gptqmodel's triton kernel dequantizes weights and leaves the product to a 16-bit GEMM.
         # ExLlamaV2's kernel cannot be captured.
@@ -120,10 +122,6 @@ def _fuse(timed: Timed) -> str:
     )
 
 
-def _or_fewer(timed: Timed) -> str:
-    return " or fewer sequences" if timed.units > 1 else ""
-
-
 ADVICE: Advice = {
     "host": _host,
     "bandwidth": _fewer_bytes,
@@ -134,7 +132,7 @@ ADVICE: Advice = {
         "shows how far they are from it."
     ),
     "dequantizing": _dequantize,
-    "attention/KV": lambda timed: f"The weights do not limit it: a shorter context{_or_fewer(timed)} would help.",
+    "attention/KV": "The weights do not limit it: a shorter context would help, and in a batch fewer sequences.",
     "linear attention": "The weights do not limit it, and neither does the length of the context.",
     "copies": _fuse,
     "small kernels": _fuse,

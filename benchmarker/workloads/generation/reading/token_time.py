@@ -90,7 +90,7 @@ def _from_profile(
     return replace(
         _timed(record, phase, row.cell, total_s),
         floor=floor_of_step(cell.demand if cell else None, record.limits, row.bits_per_weight),
-        conversion=conversion_of(phase),
+        conversion=conversion_of(phase, record.load),
         mbu=row.mbu,
         notes=(*notes, *communication(profile, phase, total_s=total_s)),
         prefill=_prefill(record, profile, row),
@@ -160,7 +160,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     if phase is None or row.ttft is None:
         return None
     # Without `profiled_s`: the record has no time of the first token with the profiler on.
-    phase = replace(unpacking(phase, conversion_of(phase)), profiled_s=None)
+    phase = replace(unpacking(phase, conversion_of(phase, record.load)), profiled_s=None)
     cell = cast("GenerationCell | None", cell_of(record, row.cell))
     demand = cell.demand if cell else None
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.prefill_flops), record.limits) if demand else None
