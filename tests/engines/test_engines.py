@@ -1,4 +1,4 @@
-"""The runtimes on a two-layer random Qwen3: the right number of tokens, the same tokens, and proof of what ran."""
+"""Test token counts, tokens and compilation facts of the eager and compile engines on a random two-layer Qwen3."""
 
 import time
 
@@ -46,31 +46,29 @@ def test_tpot_divides_by_the_steps_between_tokens() -> None:
     assert sample.latency_s == 2.75
 
 
-def test_a_single_token_has_no_time_per_further_token() -> None:
+def test_a_single_token_has_no_tpot() -> None:
     sample = generation(new_tokens=1, start=0.0, first=0.5, last=0.5, end=0.5).sample(1)
     assert sample.tpot_s is None
 
 
 @pytest.mark.parametrize("new_tokens", [1, 2, 20])
-def test_eager_makes_exactly_the_tokens_asked_for_and_one_clock_reading_each(
-    model: PreTrainedModel, new_tokens: int
-) -> None:
-    made = EagerDecoder(model, CpuDevice()).generate(prompt(batch=2), new_tokens)
-    assert [len(row) for row in made.tokens] == [new_tokens] * 2
-    assert made.start_ns < made.first_ns <= made.last_ns <= made.end_ns
+def test_eager_generates_the_requested_number_of_tokens_in_order(model: PreTrainedModel, new_tokens: int) -> None:
+    generation = EagerDecoder(model, CpuDevice()).generate(prompt(batch=2), new_tokens)
+    assert [len(row) for row in generation.tokens] == [new_tokens] * 2
+    assert generation.start_ns < generation.first_ns <= generation.last_ns <= generation.end_ns
 
 
-def test_an_end_of_text_token_does_not_stop_the_generation(model: PreTrainedModel) -> None:
-    # With every token an end-of-text token, stopping would come at the first.
+def test_generation_continues_past_an_eos_token(model: PreTrainedModel) -> None:
+    # Every token is an EOS token, so that generation would stop at the first.
     model.generation_config.eos_token_id = list(range(128))
     try:
-        made = EagerDecoder(model, CpuDevice()).generate(prompt(), 20)
+        generation = EagerDecoder(model, CpuDevice()).generate(prompt(), 20)
     finally:
         model.generation_config.eos_token_id = EOS
-    assert [len(row) for row in made.tokens] == [20]
+    assert [len(row) for row in generation.tokens] == [20]
 
 
-def test_a_cell_says_between_which_times_its_repeats_were_timed(model: PreTrainedModel) -> None:
+def test_cell_records_when_its_repeats_were_timed(model: PreTrainedModel) -> None:
     began_s = time.time()
     (cell,) = ModelBenchmarker(model).run(
         Grid(prompt_tokens=(7,), new_tokens=(4,)), Procedure(warmup=1, warmup_limit=1, runs=2)
@@ -81,7 +79,7 @@ def test_a_cell_says_between_which_times_its_repeats_were_timed(model: PreTraine
     assert start_s + sum(sample.latency_s for sample in cell.samples) <= end_s <= time.time()
 
 
-def test_a_cell_measured_in_python_is_marked_if_other_programs_disturbed_it(
+def test_cell_is_flagged_if_other_programs_load_the_host(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(COMPILING))
@@ -92,7 +90,7 @@ def test_a_cell_measured_in_python_is_marked_if_other_programs_disturbed_it(
     assert cell.host_load == COMPILING
 
 
-def test_running_out_of_memory_without_a_word_is_a_cell_too(
+def test_memory_error_without_a_message_is_recorded_as_a_cell(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_out(*_: object, **__: object) -> None:
@@ -103,29 +101,29 @@ def test_running_out_of_memory_without_a_word_is_a_cell_too(
     assert (cell.status, cell.reason, cell.timed_at) == ("oom_host", "MemoryError", None)
 
 
-def test_cache_lengths_are_rounded_up_so_that_near_shapes_share_a_compilation() -> None:
+def test_cache_length_is_rounded_up_to_a_multiple_of_128() -> None:
     assert [cache_length(tokens) for tokens in (1, 128, 129)] == [128, 128, 256]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_compile_makes_the_tokens_that_eager_makes_and_proves_that_it_compiled(model: PreTrainedModel) -> None:
+def test_compile_matches_eager_tokens_and_reports_compilation(model: PreTrainedModel) -> None:
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 64).tokens
     runtime = compile_decoder(model, CpuDevice())
     runtime.generate(prompt(), 64)
     with runtime.timed():
-        made = runtime.generate(prompt(), 64)
+        generation = runtime.generate(prompt(), 64)
     facts = runtime.facts()
-    assert made.tokens == expected
+    assert generation.tokens == expected
     assert (facts.graph_breaks, facts.recompilations) == (0, 0)
     assert (facts.compiled, facts.frames_compiled, facts.graphs_captured) == ("step", 1, None)
     assert facts.setup_s is not None
-    assert facts.setup_s > (made.end_ns - made.start_ns) / 1e9
+    assert facts.setup_s > (generation.end_ns - generation.start_ns) / 1e9
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_a_recompilation_while_timing_is_an_error_not_a_slow_sample(model: PreTrainedModel) -> None:
+def test_recompilation_during_timing_raises(model: PreTrainedModel) -> None:
     runtime = compile_decoder(model, CpuDevice())
     runtime.generate(prompt(), 8)
     with runtime.timed(), pytest.raises(UnsupportedError, match="recompiled in a timed run"):
@@ -133,7 +131,7 @@ def test_a_recompilation_while_timing_is_an_error_not_a_slow_sample(model: PreTr
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compiled_whole_says_which_operation(model: PreTrainedModel) -> None:
+def test_graph_break_raises_with_the_operation(model: PreTrainedModel) -> None:
     def untraceable(module: torch.nn.Module, inputs: tuple[object, ...]) -> None:
         torch._dynamo.graph_break()
 
@@ -146,7 +144,7 @@ def test_what_cannot_be_compiled_whole_says_which_operation(model: PreTrainedMod
 
 
 @pytest.mark.slow
-def test_a_missing_compiler_is_a_reason_not_a_traceback(model: PreTrainedModel) -> None:
+def test_missing_cxx_compiler_raises_unsupported_error(model: PreTrainedModel) -> None:
     with (
         torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/c++"), "force_disable_caches": True}),
         pytest.raises(UnsupportedError, match=r"torch\.compile: InvalidCxxCompiler: No working C\+\+ compiler"),
@@ -154,12 +152,12 @@ def test_a_missing_compiler_is_a_reason_not_a_traceback(model: PreTrainedModel) 
         compile_decoder(model, CpuDevice()).generate(prompt(), 4)
 
 
-def test_where_nothing_was_compiled_it_is_not_known_whether_the_graph_breaks(model: PreTrainedModel) -> None:
+def test_graph_breaks_are_none_before_compilation(model: PreTrainedModel) -> None:
     assert compile_decoder(model, CpuDevice()).facts().graph_breaks is None
 
 
 @pytest.mark.slow
-def test_a_runtime_that_compiled_nothing_is_an_error(model: PreTrainedModel) -> None:
+def test_check_raises_if_nothing_was_compiled(model: PreTrainedModel) -> None:
     runtime = compile_decoder(model, CpuDevice())
     with torch.compiler.set_stance("force_eager"):
         runtime.generate(prompt(), 4)

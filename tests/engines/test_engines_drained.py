@@ -1,7 +1,7 @@
-"""The clock is read with the device drained: one that works only while it is waited for shows where that is missing.
+"""Test that the clock is read only after the device is synchronized, with a fake device that runs work at a wait.
 
-Work is queued and costs no time until someone waits, as on a GPU. So a clock that is read too early misses the work
-before it, which then counts for what comes next.
+As on a GPU, queued work costs no time until a synchronization. A clock read before the synchronization would count
+that work in the next interval.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.engines.test_engines_graph import Rerun
 from tests.fakes import FakeDevice
 
 BEFORE_S = 500
-"""Queued by something else before the generation."""
+"""Work queued before the generation."""
 CHUNK_S = 100
-"""Of several tokens at once."""
+"""Duration of a forward of several tokens."""
 STEP_S = 10
 TAIL_S = 7
-"""Queued after the last token."""
+"""Work queued after the last token."""
 
 
 class QueueingDevice(FakeDevice):
-    """Its own clock stands still until it is waited for."""
+    """Device whose clock advances only in `synchronize`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def model(device: QueueingDevice) -> PreTrainedModel:
 
 
 class GeneratingModel:
-    """Generates as transformers does, which waits for the device once a token."""
+    """Fake of transformers' `generate`, which synchronizes once per token."""
 
     config = None
 
@@ -91,13 +91,13 @@ def prompt() -> torch.Tensor:
     return torch.arange(2, 9)[None]
 
 
-def test_generate_is_timed_from_a_drained_device_to_a_drained_device(device: QueueingDevice) -> None:
+def test_eager_synchronizes_before_and_after_generation(device: QueueingDevice) -> None:
     device.queued_s = BEFORE_S
     sample = EagerDecoder(cast("PreTrainedModel", GeneratingModel(device)), device).generate(prompt(), 5).sample(5)
     assert (sample.ttft_s, sample.tpot_s, sample.latency_s) == (CHUNK_S, STEP_S, CHUNK_S + 4 * STEP_S + TAIL_S)
 
 
-def test_the_fixed_loop_drains_the_device_before_the_prefill_after_it_and_after_the_last_step(
+def test_static_decoder_synchronizes_around_prefill_and_after_the_last_step(
     device: QueueingDevice, model: PreTrainedModel
 ) -> None:
     runtime = cuda_graph_decoder(model, device, capture=Rerun())
@@ -107,8 +107,8 @@ def test_the_fixed_loop_drains_the_device_before_the_prefill_after_it_and_after_
         assert (sample.ttft_s, sample.tpot_s, sample.latency_s) == (CHUNK_S, STEP_S, CHUNK_S + 4 * STEP_S)
 
 
-class Waiting(Rerun):
-    """As a real capture, which waits for its warm steps."""
+class SynchronizingRerun(Rerun):
+    """Capture that synchronizes, as a real capture does after its warm-up steps."""
 
     def __init__(self, device: QueueingDevice) -> None:
         super().__init__()
@@ -121,17 +121,17 @@ class Waiting(Rerun):
 
 
 @pytest.mark.parametrize("depth", [0, 60])
-def test_setting_up_is_the_capture_and_the_first_generation_without_a_depth(
+def test_setup_time_is_capture_plus_first_generation_without_depth(
     device: QueueingDevice, model: PreTrainedModel, depth: int
 ) -> None:
-    runtime = cuda_graph_decoder(model, device, capture=Waiting(device))
+    runtime = cuda_graph_decoder(model, device, capture=SynchronizingRerun(device))
     runtime.generate(prompt(), 5, context=torch.ones(1, depth, dtype=torch.int64) if depth else None)
-    # The forward of one token that gives the sizes of the cache, three warm steps and the recorded one.
+    # One-token forward that gives the cache's shape, three warm-up steps, the captured step, and the generation.
     assert runtime.facts().setup_s == STEP_S + 4 * STEP_S + CHUNK_S + 4 * STEP_S
 
 
-def test_a_second_shape_needs_no_forward_of_one_token(device: QueueingDevice, model: PreTrainedModel) -> None:
-    runtime = cuda_graph_decoder(model, device, capture=Waiting(device))
+def test_second_shape_needs_no_one_token_forward(device: QueueingDevice, model: PreTrainedModel) -> None:
+    runtime = cuda_graph_decoder(model, device, capture=SynchronizingRerun(device))
     for new_tokens in (5, 200):
         runtime.generate(prompt(), new_tokens)
         device.synchronize()

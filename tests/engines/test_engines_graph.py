@@ -1,4 +1,4 @@
-"""The loop over a fixed cache with a capture that just runs the step again: what does not need a GPU of all of it."""
+"""Test decoding with a static KV cache on a CPU, with a capture that reruns the step at each replay."""
 
 import gc
 import re
@@ -41,7 +41,7 @@ def model() -> PreTrainedModel:
 
 
 class Rerun:
-    """Records like a graph: warm runs, then the recorded one, and a replay repeats the same function."""
+    """Stand-in for a CUDA graph capture: warm-up steps and a captured step, and each replay calls the step."""
 
     def __init__(self) -> None:
         self.captures = 0
@@ -67,50 +67,50 @@ def context(tokens: int, *, batch: int = 2) -> torch.Tensor:
     return torch.arange(tokens).remainder(128).repeat(batch, 1)
 
 
-def test_replaying_makes_the_tokens_that_generate_makes_over_and_over(model: PreTrainedModel) -> None:
+def test_replayed_steps_match_generate_repeatedly(model: PreTrainedModel) -> None:
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 64).tokens
     assert len(set(expected[0])) > 10
     runtime = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
-    # The second time finds the first one's keys in the cache, and the position where the capture left it.
+    # The second generation starts with the keys and the position that the first one left in the cache.
     assert runtime.generate(prompt(), 64).tokens == expected
     assert runtime.generate(prompt(), 64).tokens == expected
 
 
 @pytest.mark.parametrize("depth", [1, 100])
-def test_a_depth_gives_the_tokens_of_a_prompt_that_is_longer_by_it(
+def test_depth_matches_the_concatenated_prompt(
     model: PreTrainedModel, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("eager", "static_decoder"):
         monkeypatch.setattr(f"benchmarker.engines.decoders.{module}.CHUNK", 64)
-    whole = torch.cat([context(depth), prompt()], dim=1)
-    expected = EagerDecoder(model, CpuDevice()).generate(whole, 8).tokens
-    before = context(depth)
+    concatenated = torch.cat([context(depth), prompt()], dim=1)
+    expected = EagerDecoder(model, CpuDevice()).generate(concatenated, 8).tokens
+    prefix = context(depth)
     for runtime in (EagerDecoder(model, CpuDevice()), cuda_graph_decoder(model, CpuDevice(), capture=Rerun())):
         for _ in range(2):
-            assert runtime.generate(prompt(), 8, context=before).tokens == expected
+            assert runtime.generate(prompt(), 8, context=prefix).tokens == expected
 
 
-def test_a_depth_is_put_into_the_cache_once_and_not_in_the_timed_part(model: PreTrainedModel) -> None:
-    seen: list[int] = []
-    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[1]))
-    before = context(300)
+def test_context_is_prefilled_once_and_outside_timing(model: PreTrainedModel) -> None:
+    lengths: list[int] = []
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: lengths.append(inputs[0].shape[1]))
+    prefix = context(300)
     for runtime in (EagerDecoder(model, CpuDevice()), cuda_graph_decoder(model, CpuDevice(), capture=Rerun())):
-        runtime.generate(prompt(), 3, context=before)
-        seen.clear()
-        runtime.generate(prompt(), 3, context=before)
-        assert seen == [7, 1, 1]
+        runtime.generate(prompt(), 3, context=prefix)
+        lengths.clear()
+        runtime.generate(prompt(), 3, context=prefix)
+        assert lengths == [7, 1, 1]
 
 
-def test_another_depth_or_none_forgets_the_last_one(model: PreTrainedModel) -> None:
+def test_changed_depth_replaces_the_cached_context(model: PreTrainedModel) -> None:
     runtime = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
-    plain = EagerDecoder(model, CpuDevice()).generate(prompt(), 8).tokens
-    other = EagerDecoder(model, CpuDevice()).generate(torch.cat([context(20), prompt()], dim=1), 8).tokens
+    without_depth = EagerDecoder(model, CpuDevice()).generate(prompt(), 8).tokens
+    at_depth_20 = EagerDecoder(model, CpuDevice()).generate(torch.cat([context(20), prompt()], dim=1), 8).tokens
     runtime.generate(prompt(), 8, context=context(30))
-    assert runtime.generate(prompt(), 8, context=context(20)).tokens == other
-    assert runtime.generate(prompt(), 8).tokens == plain
+    assert runtime.generate(prompt(), 8, context=context(20)).tokens == at_depth_20
+    assert runtime.generate(prompt(), 8).tokens == without_depth
 
 
-def test_one_graph_a_shape_and_every_timed_step_is_a_replay(model: PreTrainedModel) -> None:
+def test_one_graph_per_shape_and_every_timed_step_replays_it(model: PreTrainedModel) -> None:
     capture = Rerun()
     runtime = cuda_graph_decoder(model, CpuDevice(), capture=capture)
     runtime.generate(prompt(), 20)
@@ -127,22 +127,22 @@ def test_one_graph_a_shape_and_every_timed_step_is_a_replay(model: PreTrainedMod
     assert runtime.facts().graphs_captured == 2
 
 
-def test_tokens_are_read_at_the_end_and_the_record_says_so(model: PreTrainedModel) -> None:
+def test_tokens_are_read_at_the_end_of_generation(model: PreTrainedModel) -> None:
     runtime = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
-    made = runtime.generate(prompt(), 5)
+    generation = runtime.generate(prompt(), 5)
     assert runtime.facts().tokens_read == "end"
-    assert made.last_ns == made.end_ns
-    assert [len(row) for row in made.tokens] == [5, 5]
+    assert generation.last_ns == generation.end_ns
+    assert [len(row) for row in generation.tokens] == [5, 5]
 
 
-def test_kernels_of_a_token_are_those_of_one_replay_or_of_two_tokens_more_in_generate(model: PreTrainedModel) -> None:
-    counted: list[int] = []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: counted.append(10))
+def test_kernels_per_token_are_counted(model: PreTrainedModel) -> None:
+    launches: list[int] = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: launches.append(10))
 
     def count(work: Callable[[], object]) -> int:
-        counted.clear()
+        launches.clear()
         work()
-        return sum(counted)
+        return sum(launches)
 
     for runtime in (EagerDecoder(model, CpuDevice()), cuda_graph_decoder(model, CpuDevice(), capture=Rerun())):
         assert runtime.kernels_per_token(count) is None
@@ -150,12 +150,12 @@ def test_kernels_of_a_token_are_those_of_one_replay_or_of_two_tokens_more_in_gen
         assert runtime.kernels_per_token(count) == 10
 
 
-def test_a_cpu_has_no_graphs_and_the_cell_says_what_to_use(model: PreTrainedModel) -> None:
+def test_cuda_graph_on_a_cpu_raises_with_alternatives(model: PreTrainedModel) -> None:
     with pytest.raises(UnsupportedError, match="use --engine eager or compile"):
         cuda_graph_decoder(model, CpuDevice()).generate(prompt(), 5)
 
 
-def test_a_failed_capture_names_the_line_that_waited_for_the_device() -> None:
+def test_failed_capture_names_the_synchronizing_line() -> None:
     def forward() -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
@@ -167,15 +167,15 @@ def test_a_failed_capture_names_the_line_that_waited_for_the_device() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         capture()
-    said = operation(caught.value)
-    assert said.startswith("test_engines_graph.py:")
-    assert said.endswith(": CUDA error: operation not permitted when stream is capturing")
-    assert "`raise RuntimeError" in said
+    message = operation(caught.value)
+    assert message.startswith("test_engines_graph.py:")
+    assert message.endswith(": CUDA error: operation not permitted when stream is capturing")
+    assert "`raise RuntimeError" in message
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_other_runtimes_run_what_they_ran_before_a_model_was_compiled_and_keep_nothing_of_it(
+def test_compiled_decoder_leaves_the_model_unchanged_and_frees_its_cache(
     model: PreTrainedModel,
 ) -> None:
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens
@@ -199,61 +199,61 @@ def test_other_runtimes_run_what_they_ran_before_a_model_was_compiled_and_keep_n
     "kind", ["nanochat", *(pytest.param(kind, marks=pytest.mark.by_hand) for kind in ("cohere", "llama", "phi3"))]
 )
 @pytest.mark.usefixtures("traced_only")
-def test_models_that_are_built_otherwise_make_the_tokens_of_generate(kind: str) -> None:
-    # NanoChat has its last norm before the layers too, Cohere's layers have five linears of one input.
+def test_other_architectures_match_generate(kind: str) -> None:
+    # NanoChat also applies its final norm before the layers; five linears of a Cohere layer share one input.
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, initializer_range=0.2, pad_token_id=0, mlp_bias=True, attention_bias=True,
     )  # fmt: skip
-    tried = with_uneven_norms(AutoModelForCausalLM.from_config(config))
-    expected = EagerDecoder(tried, CpuDevice()).generate(prompt(), 32).tokens
+    model = with_uneven_norms(AutoModelForCausalLM.from_config(config))
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 32).tokens
     assert len(set(expected[0])) > 2
     for runtime in cuda_graph_decoder, compile_decoder:
-        assert runtime(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 32).tokens == expected
+        assert runtime(model, CpuDevice(), capture=Rerun()).generate(prompt(), 32).tokens == expected
 
 
 @pytest.mark.slow
-def test_a_model_that_attends_in_a_way_of_its_own_is_refused() -> None:
+def test_unsupported_attention_is_refused_with_a_reason() -> None:
     config = AutoConfig.for_model(
         "stablelm", vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2,
     )  # fmt: skip
-    tried = AutoModelForCausalLM.from_config(config).eval()
-    said = "StableLmAttention attends with no lengths of the sequences in the cache; use --engine eager"
+    model = AutoModelForCausalLM.from_config(config).eval()
+    message = "StableLmAttention attends with no lengths of the sequences in the cache; use --engine eager"
     for decoder in cuda_graph_decoder, compile_decoder:
-        with pytest.raises(UnsupportedError, match=re.escape(said)):
-            decoder(tried, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+        with pytest.raises(UnsupportedError, match=re.escape(message)):
+            decoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
 
 
-def test_a_step_that_leaves_layers_out_is_no_compiled_step(model: PreTrainedModel) -> None:
+def test_step_that_skips_a_decoder_layer_is_refused(model: PreTrainedModel) -> None:
     runtime = compile_decoder(model, CpuDevice(), capture=Rerun())
-    model.model.layers[3] = Elsewhere(model.model.layers[3])
+    model.model.layers[3] = WrappedLayer(model.model.layers[3])
     cast("Any", runtime).step.run_compiled = lambda function, *arguments: function(*arguments)
     with pytest.raises(UnsupportedError, match=f"runs {LAYERS - 1} of its {LAYERS} decoder layers"):
         runtime.generate(prompt(), 5)
 
 
-class Elsewhere(torch.nn.Module):
-    """A layer that was wrapped after the runtime had looked for it."""
+class WrappedLayer(torch.nn.Module):
+    """Wrapper of a layer, installed after the decoder collected the model's layers."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
         self.inner = [layer]
 
     def forward(self, hidden: torch.Tensor, **arguments: Any) -> torch.Tensor:
-        made: torch.Tensor = type(self.inner[0]).forward(self.inner[0], hidden, **arguments)
-        return made
+        output: torch.Tensor = type(self.inner[0]).forward(self.inner[0], hidden, **arguments)
+        return output
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_a_layer_that_the_compiler_cannot_share_is_an_error_not_a_silent_fallback(model: PreTrainedModel) -> None:
+def test_layers_exceeding_the_recompile_limit_raise(model: PreTrainedModel) -> None:
     for number, layer in enumerate(model.model.layers):
         layer.mlp.number = number
         layer.mlp.register_forward_hook(lambda module, inputs, output: output + 0 * module.number)
     runtime = compile_decoder(model, CpuDevice(), capture=Rerun())
-    # Two versions of a function, after which torch gives up on it.
+    # torch stops compiling a function after two versions of it.
     limit = torch._dynamo.config.patch(recompile_limit=2)
     with limit, pytest.raises(UnsupportedError, match=r"torch\.compile: .*limit"):
         runtime.generate(prompt(), 5)
@@ -262,20 +262,20 @@ def test_a_layer_that_the_compiler_cannot_share_is_an_error_not_a_silent_fallbac
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4"])
 @pytest.mark.usefixtures("traced_only")
-def test_every_form_makes_the_same_tokens_by_the_librarys_linears_in_every_runtime(
+def test_every_quantization_matches_eager_with_library_kernels(
     session_model, quant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ours(*_: object, **__: object) -> None:
-        raise AssertionError("this program's own attention")
+    def own_attention(*_: object, **__: object) -> None:
+        raise AssertionError("called benchmarker's own attention")
 
-    monkeypatch.setattr(static_kv_cache, "decode_attention", ours)
+    monkeypatch.setattr(static_kv_cache, "decode_attention", own_attention)
     model = load(session_model, quant, dtype="float32").model
     classes = [type(module) for module in model.modules()]
-    asked = torch.arange(10, 30)[None]
-    expected = tokens_of(EagerDecoder(model, CpuDevice()), asked, 24)
+    prompt_ids = torch.arange(10, 30)[None]
+    expected = tokens_of(EagerDecoder(model, CpuDevice()), prompt_ids, 24)
     for kind in (cuda_graph_decoder, compile_decoder):
         decoder = kind(model, CpuDevice(), capture=Rerun())
-        assert tokens_of(decoder, asked, 24) == expected
+        assert tokens_of(decoder, prompt_ids, 24) == expected
         assert [type(module) for module in model.modules()] == classes
         assert {use.origin for use in decoder.facts().kernels_used} <= {"library", "inductor"}
     assert decoder.facts().frames_compiled == 2
@@ -284,59 +284,59 @@ def test_every_form_makes_the_same_tokens_by_the_librarys_linears_in_every_runti
 @pytest.mark.slow
 @pytest.mark.by_hand
 @pytest.mark.parametrize("kernel", ["auto", "torch"])
-def test_gptq_gives_the_logits_of_eager_within_the_rounding_of_16_bit(shape_folder, kernel: str) -> None:
-    # Its kernels know 16 bit only, so that the order of additions shows: 2 % of the largest logit.
+def test_compiled_gptq_logits_match_eager_within_16_bit_rounding(shape_folder, kernel: str) -> None:
+    # GPTQ kernels compute in 16 bit only, so the order of additions changes logits by up to 2 % of the largest.
     model = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel=kernel).model
     hidden: list[torch.Tensor] = []
     model.model.layers[-1].register_forward_hook(lambda module, inputs, output: hidden.append(output[:, -1].clone()))
-    asked = torch.arange(10, 30)[None]
-    EagerDecoder(model, CpuDevice()).generate(asked, 2)
+    prompt_ids = torch.arange(10, 30)[None]
+    EagerDecoder(model, CpuDevice()).generate(prompt_ids, 2)
     runtime = compile_decoder(model, CpuDevice(), capture=Rerun())
-    runtime.generate(asked, 2)
-    expected, made = (model.lm_head(model.model.norm(one)).detach().float() for one in (hidden[1], hidden[-1]))
-    assert float((made - expected).abs().max() / expected.abs().max()) < 0.02
+    runtime.generate(prompt_ids, 2)
+    expected, compiled = (model.lm_head(model.model.norm(state)).detach().float() for state in (hidden[1], hidden[-1]))
+    assert float((compiled - expected).abs().max() / expected.abs().max()) < 0.02
     assert runtime.facts().frames_compiled == 2
 
 
-def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_there_is(
+def test_cache_too_large_for_memory_raises_with_both_sizes(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = 2 * LAYERS * 3 * 2**19 * 2 * 16 * 4
-    monkeypatch.setattr(static_kv_cache, "free_bytes", lambda device: needed - 1)
-    said = r"out of memory: the KV cache of 3 x 524288 positions needs 1.50 GiB, and 1.50 GiB are free beside"
-    with pytest.raises(torch.cuda.OutOfMemoryError, match=said):
+    cache_bytes = 2 * LAYERS * 3 * 2**19 * 2 * 16 * 4
+    monkeypatch.setattr(static_kv_cache, "free_bytes", lambda device: cache_bytes - 1)
+    message = r"out of memory: the KV cache of 3 x 524288 positions needs 1.50 GiB, and 1.50 GiB are free beside"
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=message):
         StaticKVCache(model, batch=3, length=2**19)
     monkeypatch.setattr(static_kv_cache, "free_bytes", lambda device: 2 * LAYERS * 1 * 128 * 2 * 16 * 4)
     assert StaticKVCache(model, batch=1, length=128).length == 128
 
 
-def test_attending_leaves_the_unfilled_part_out() -> None:
+def test_attention_ignores_unfilled_cache_positions() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 6, 1, 16), torch.randn(2, 3, 40, 16), torch.randn(2, 3, 40, 16)
     lengths = torch.tensor([5, 40], dtype=torch.int32)
     filled = SequenceLengths(lengths, query_starts=torch.arange(3), key_starts=torch.arange(3) * 40)
-    made, _ = attend(torch.nn.Identity(), query, key, value, None, scaling=0.25, sequence_lengths=filled)
+    output, _ = attend(torch.nn.Identity(), query, key, value, None, scaling=0.25, sequence_lengths=filled)
     for sequence, length in enumerate(lengths.tolist()):
         expected = torch.nn.functional.scaled_dot_product_attention(
             query[sequence],
-            *(one[sequence, :, :length].repeat_interleave(2, dim=0) for one in (key, value)),
+            *(states[sequence, :, :length].repeat_interleave(2, dim=0) for states in (key, value)),
             scale=0.25,
         )
-        assert torch.allclose(made[sequence, 0], expected[:, 0], atol=1e-5)
+        assert torch.allclose(output[sequence, 0], expected[:, 0], atol=1e-5)
 
 
 @pytest.mark.slow
-def test_one_compiled_layer_serves_all_of_them_and_gives_the_flash_kernel_the_cache_itself(
+def test_one_compiled_layer_passes_every_cache_uncopied_to_flash_attention(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled by Inductor, at a depth, on a batch of two: the kernel's part done by hand, the rest real."""
+    """Compile by Inductor at a depth, for a batch of two, with a reference implementation of the flash kernel."""
     addresses: set[int] = set()
-    of_the_cache: set[int] = set()
+    cache_addresses: set[int] = set()
     allocate = StaticKVLayer.allocate
 
-    def noted(self: StaticKVLayer, *shape: Any, **kind: Any) -> None:
-        allocate(self, *shape, **kind)
-        of_the_cache.update((self.stored_keys.data_ptr(), self.stored_values.data_ptr()))
+    def recording_allocate(self: StaticKVLayer, *shape: Any, **options: Any) -> None:
+        allocate(self, *shape, **options)
+        cache_addresses.update((self.stored_keys.data_ptr(), self.stored_values.data_ptr()))
 
     def kernel(
         query: torch.Tensor,
@@ -350,34 +350,34 @@ def test_one_compiled_layer_serves_all_of_them_and_gives_the_flash_kernel_the_ca
         lengths, key_starts = filled.lengths, filled.key_starts
         assert len(query) == len(lengths)
         addresses.update((key.data_ptr(), value.data_ptr()))
-        made = torch.empty_like(query)
-        for at, (first, length) in enumerate(zip(key_starts.tolist(), lengths.tolist(), strict=False)):
+        output = torch.empty_like(query)
+        for row, (first, length) in enumerate(zip(key_starts.tolist(), lengths.tolist(), strict=False)):
             keys, values = (
-                one[first : first + length].repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(0, 1)
-                for one in (key, value)
+                states[first : first + length].repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(0, 1)
+                for states in (key, value)
             )
-            weights = ((keys @ query[at].unsqueeze(-1)).squeeze(-1) * scaling).softmax(dim=-1)
-            made[at] = (weights.unsqueeze(1) @ values).squeeze(1)
-        return made
+            weights = ((keys @ query[row].unsqueeze(-1)).squeeze(-1) * scaling).softmax(dim=-1)
+            output[row] = (weights.unsqueeze(1) @ values).squeeze(1)
+        return output
 
-    before = context(50)
-    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16, context=before).tokens
-    monkeypatch.setattr(StaticKVLayer, "allocate", noted)
+    prefix = context(50)
+    expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16, context=prefix).tokens
+    monkeypatch.setattr(StaticKVLayer, "allocate", recording_allocate)
     monkeypatch.setattr(static_kv_cache, "flash_kernel", kernel)
     monkeypatch.setattr(static_kv_cache, "attention_backend", lambda *_, **__: static_kv_cache.FLASH)
     runtime = compile_decoder(model, CpuDevice(), capture=Rerun())
-    runtime.generate(prompt(), 16, context=before)
+    runtime.generate(prompt(), 16, context=prefix)
     with runtime.timed():
-        assert runtime.generate(prompt(), 16, context=before).tokens == expected
-    assert len(of_the_cache) == 2 * LAYERS
-    assert addresses == of_the_cache
+        assert runtime.generate(prompt(), 16, context=prefix).tokens == expected
+    assert len(cache_addresses) == 2 * LAYERS
+    assert addresses == cache_addresses
     facts = runtime.facts()
-    # One layer and one head.
+    # One frame for the layers and one for the head.
     assert (facts.compiled, facts.frames_compiled, facts.graph_breaks, facts.recompilations) == ("layer", 2, 0, 0)
 
 
 class FakeDriver:
-    """A graph of four nodes: two kernels, an event and a fill."""
+    """Driver library whose graph has four nodes: two kernels, an event and a fill."""
 
     def cuGraphGetNodes(self, graph: Any, nodes: Any, count: Any) -> int:
         if nodes is not None:
@@ -394,13 +394,13 @@ class FakeDriver:
         return 0
 
 
-def test_the_driver_tells_what_a_graph_holds_and_whether_a_capture_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_counts_graph_kernels_and_detects_broken_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: FakeDriver())
     assert DriverLibrary().kernels(5) == 3
     assert [DriverLibrary().is_broken(stream) for stream in (77, 78)] == [True, False]
 
 
-def test_without_the_drivers_library_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_driver_library_gives_no_kernel_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 

@@ -1,5 +1,4 @@
-"""How inductor's tuning is timed, and where kernels are kept; on a CPU nothing is tuned, so that its own timer is asked
-without a device."""
+"""Test the settings of inductor's autotuning timer and the kernel cache folder, without a device."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from benchmarker.hardware.device import CpuDevice
 
 
 class Timer(benchmarking.InductorBenchmarker):
-    """Says how it was asked instead of timing."""
+    """Timer that returns its arguments instead of a time."""
 
     def benchmark_gpu(self, *args: Any, **kwargs: Any) -> Any:
         return {"overwritten": self.L2_cache_size, **kwargs}
@@ -35,36 +34,36 @@ class Timer(benchmarking.InductorBenchmarker):
         return 50
 
 
-def asked(timer: Timer) -> Any:
-    """As inductor asks for a kernel's time."""
+def time_kernel(timer: Timer) -> Any:
+    """Call the timer as inductor does."""
     return timer.benchmark_gpu(lambda: None, rep=40)
 
 
-def test_what_is_overwritten_gives_the_host_its_lead_and_afterwards_all_is_as_before(
+def test_kernel_timing_enlarges_the_cache_flush_and_restores_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timer = Timer()
     monkeypatch.setattr(benchmarking, "benchmarker", timer)
-    before = asked(timer)
+    before = time_kernel(timer)
     with kernels_timed_alone():
-        inside = asked(timer)
+        inside = time_kernel(timer)
     assert inside == {**before, "overwritten": 50 * TIMES_THE_CACHE, **REPEATS}
-    assert asked(timer) == before
+    assert time_kernel(timer) == before
 
 
-def test_this_torch_takes_what_it_is_told() -> None:
+def test_installed_torch_accepts_the_patched_timer_settings() -> None:
     assert isinstance(inspect.getattr_static(benchmarking.InductorBenchmarker, "L2_cache_size"), cached_property)
     assert set(REPEATS) <= set(inspect.signature(benchmarking.InductorBenchmarker.benchmark_gpu).parameters)
 
 
-def test_another_timer_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_timers_are_not_patched(monkeypatch: pytest.MonkeyPatch) -> None:
     timer = benchmarking.TritonBenchmarker()
     monkeypatch.setattr(benchmarking, "benchmarker", timer)
     with kernels_timed_alone():
         assert "benchmark_gpu" not in vars(timer)
 
 
-def test_our_kernels_are_kept_where_inductor_keeps_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_triton_cache_is_in_the_inductor_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
     monkeypatch.delenv("TRITON_CACHE_DIR")
@@ -79,29 +78,29 @@ SUMS = {
     (64, ReductionHint.DEFAULT, False): (True, True),
     (128, ReductionHint.DEFAULT, False): (False, True),
     (2560, ReductionHint.DEFAULT, False): (False, False),
-    # Where inductor knows that rows follow one another, it holds more.
+    # Inductor's limit is larger if rows are contiguous.
     (1024, ReductionHint.INNER, False): (True, True),
-    # Programs share the sum.
+    # The reduction is split over programs.
     (128, ReductionHint.DEFAULT, True): (False, False),
 }
-"""Numbers of a sum, what inductor knows of them, and whether programs share it: whether all are held, and inside."""
+"""(Length, inductor's hint, is split over programs) of a reduction: is persistent by default, and in `short_sums`."""
 
 
 @pytest.mark.parametrize("case", SUMS, ids=str)
-def test_a_program_holds_all_numbers_of_a_heads_sum(
+def test_short_sums_makes_reductions_over_a_head_persistent(
     case: tuple[int, ReductionHint, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (numbers, hint, shared), (usual, inside) = case, SUMS[case]
+    (length, hint, is_split), (by_default, inside) = case, SUMS[case]
     monkeypatch.setattr(SIMDKernelFeatures, "get_reduction_hint", lambda self: hint)
     with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
-        heads = SIMDKernelFeatures([], sympy.Integer(512 * 32), sympy.Integer(numbers))
-        assert V.choices.should_use_persistent_reduction(heads, shared) == usual
+        heads = SIMDKernelFeatures([], sympy.Integer(512 * 32), sympy.Integer(length))
+        assert V.choices.should_use_persistent_reduction(heads, is_split) == by_default
         with short_sums():
-            assert V.choices.should_use_persistent_reduction(heads, shared) == inside
-        assert V.choices.should_use_persistent_reduction(heads, shared) == usual
+            assert V.choices.should_use_persistent_reduction(heads, is_split) == inside
+        assert V.choices.should_use_persistent_reduction(heads, is_split) == by_default
 
 
-def test_torchs_caches_tell_what_is_compiled_inside_from_what_is_compiled_outside() -> None:
+def test_short_sums_changes_torchs_compilation_cache_key() -> None:
     before = torch.compiler.config.cache_key_tag
     with short_sums():
         assert torch.compiler.config.cache_key_tag.startswith(before)

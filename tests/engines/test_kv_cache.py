@@ -1,4 +1,4 @@
-"""A quantized KV cache, an option of `eager`: what it stores, what it costs, and which engines refuse it."""
+"""Test the quantized KV cache of `eager`: stored bytes, divergence, depth, and refusals."""
 
 from __future__ import annotations
 
@@ -40,55 +40,55 @@ def source_of(model: PreTrainedModel, kv_form: str | None) -> TorchDecoder:
 
 
 def stored_bytes(cache: DynamicCache) -> int:
-    """Bytes of all tensors that the cache's layers hold."""
-    found: dict[int, int] = {}
+    """Return the number of bytes of all tensors in the cache's layers."""
+    bytes_by_address: dict[int, int] = {}
 
-    def look(value: object) -> None:
+    def collect(value: object) -> None:
         if isinstance(value, torch.Tensor):
-            found[value.data_ptr()] = value.untyped_storage().nbytes()
+            bytes_by_address[value.data_ptr()] = value.untyped_storage().nbytes()
         elif isinstance(value, list | tuple | dict):
-            for part in value.values() if isinstance(value, dict) else value:
-                look(part)
+            for element in value.values() if isinstance(value, dict) else value:
+                collect(element)
 
     for layer in cache.layers:
-        look([getattr(layer, name, None) for name in ("keys", "values", "_quantized_keys", "_quantized_values")])
-    return sum(found.values())
+        collect([getattr(layer, name, None) for name in ("keys", "values", "_quantized_keys", "_quantized_values")])
+    return sum(bytes_by_address.values())
 
 
 @pytest.mark.parametrize("kv_form", FORMS)
-def test_the_cache_takes_the_bytes_that_are_counted(model: PreTrainedModel, kv_form: str) -> None:
+def test_stored_bytes_match_the_demand(model: PreTrainedModel, kv_form: str) -> None:
     caches = [DynamicCache(config=model.config), quantized_cache(model, kv_form)]
     with torch.no_grad():
         for cache in caches:
             model(torch.randint(0, 256, (1, POSITIONS)), past_key_values=cache, use_cache=True)
-    plain, packed = map(stored_bytes, caches)
+    unquantized, quantized = map(stored_bytes, caches)
     element_bytes = model.dtype.itemsize
-    assert packed / plain == pytest.approx(value_bytes(kv_form, element_bytes) / element_bytes, rel=0.05)
+    assert quantized / unquantized == pytest.approx(value_bytes(kv_form, element_bytes) / element_bytes, rel=0.05)
     shape = {"prompt_tokens": POSITIONS, "new_tokens": 2, "batch_size": 1, "depth": 0}
-    counted = describe(model, kv_value_bytes=value_bytes(kv_form, element_bytes)).demand(**shape)
-    assert counted.kv_bytes == pytest.approx(packed, rel=0.05)
+    demand = describe(model, kv_value_bytes=value_bytes(kv_form, element_bytes)).demand(**shape)
+    assert demand.kv_bytes == pytest.approx(quantized, rel=0.05)
 
 
 @pytest.mark.parametrize("kv_form", FORMS)
-def test_its_divergence_is_told_apart_from_rounding_and_is_no_fault(model: PreTrainedModel, kv_form: str) -> None:
-    checked = step_divergence(source_of(model, kv_form), [TEXT])
-    assert checked is not None
-    assert checked.verdict == "cache"
-    assert checked.steps == 64
-    assert checked.rounding_kl_mean is not None
-    assert checked.rounding_kl_mean < 1e-6
-    assert 1e-9 < checked.kl_mean < 0.5
-    assert "(the quantized KV cache; " in step_line(checked)
-    plain = step_divergence(source_of(model, None), [TEXT])
-    assert plain is not None
-    assert (plain.verdict, plain.steps) == ("equal", 127)
+def test_divergence_of_the_quantized_cache_is_separate_from_rounding(model: PreTrainedModel, kv_form: str) -> None:
+    check = step_divergence(source_of(model, kv_form), [TEXT])
+    assert check is not None
+    assert check.verdict == "cache"
+    assert check.steps == 64
+    assert check.rounding_kl_mean is not None
+    assert check.rounding_kl_mean < 1e-6
+    assert 1e-9 < check.kl_mean < 0.5
+    assert "(the quantized KV cache; " in step_line(check)
+    unquantized = step_divergence(source_of(model, None), [TEXT])
+    assert unquantized is not None
+    assert (unquantized.verdict, unquantized.steps) == ("equal", 127)
 
 
-def test_a_depth_is_in_the_cache_before_every_generation(model: PreTrainedModel) -> None:
+def test_generations_at_a_depth_are_repeatable(model: PreTrainedModel) -> None:
     source = source_of(model, "fp8")
     context, prompt = [list(TEXT[:64])], [list(TEXT[64:80])]
-    made = [source.generate(prompt, 12, context=context).tokens for _ in range(2)]
-    assert made[0] == made[1]
+    generations = [source.generate(prompt, 12, context=context).tokens for _ in range(2)]
+    assert generations[0] == generations[1]
     facts = source.facts()
     assert (facts.kv_cache, (facts.kv_cache_stored or "")[:20]) == ("quantized", "fp8 by transformers,")
     pieces = [token for piece in source.stream(torch.tensor(prompt), 4, frozenset()) for token in piece]
@@ -96,13 +96,13 @@ def test_a_depth_is_in_the_cache_before_every_generation(model: PreTrainedModel)
 
 
 @pytest.mark.parametrize("engine", ["cuda_graph", "compile", "native"])
-def test_engines_with_a_fixed_cache_refuse_it_in_one_line(engine: str) -> None:
+def test_engines_with_a_static_cache_refuse_kv_quantization(engine: str) -> None:
     variant = VariantSpec(name="x", quant="fp16", engine=engine, engine_options={"kv_cache": "fp8"})
     with pytest.raises(FieldError, match=f"kv_cache: .* grow, and the {engine} engine's lies .*; use --engine eager"):
         resolve(variant)
 
 
-def test_a_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hqq_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.engines.decoders.eager.installed_version", lambda name: None)
     assert missing_library("int8") == (
         "kv_cache=int8: the library 'hqq' is not installed; pip install -e '.[kv-cache]' in benchmarker's folder"
@@ -111,16 +111,16 @@ def test_a_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("kv_form", "changed", "line"),
+    ("kv_form", "changed", "reason"),
     [
         ("fp8", {"layer_types": ["sliding_attention"]}, "packs full attention alone, not sliding_attention"),
         ("int8", {"head_dim": 80}, "groups of 64 do not divide 2 key heads of 80; use kv_cache=fp8"),
     ],
 )
-def test_a_model_that_cannot_have_it_is_refused_before_anything_is_timed(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, kv_form: str, changed: dict[str, object], line: str
+def test_incompatible_models_are_refused_before_timing(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, kv_form: str, changed: dict[str, object], reason: str
 ) -> None:
     for key, value in changed.items():
         monkeypatch.setattr(model.config, key, value)
-    with pytest.raises(UnsupportedError, match=line):
+    with pytest.raises(UnsupportedError, match=reason):
         source_of(model, kv_form)

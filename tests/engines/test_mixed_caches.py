@@ -1,4 +1,4 @@
-"""Static caches of models whose layers differ: sliding windows, attention sinks, recurrent states, experts."""
+"""Test static caches of models with sliding windows, attention sinks, recurrent states and experts."""
 
 import weakref
 from collections.abc import Callable
@@ -38,44 +38,44 @@ def prompt() -> torch.Tensor:
     return torch.stack([torch.arange(2, 13), torch.arange(42, 53)])
 
 
-def of_the_library(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int) -> tuple[tuple[int, ...], ...]:
+def library_tokens(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int) -> tuple[tuple[int, ...], ...]:
     generate: Any = model.generate
-    made = generate(ids, max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
-    return tuple(map(tuple, made[:, ids.shape[1] :].tolist()))
+    output = generate(ids, max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return tuple(map(tuple, output[:, ids.shape[1] :].tolist()))
 
 
 @pytest.mark.parametrize(
     "kind", [*KINDS[:1], *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*KINDS[1:], *MORE_KINDS))]
 )
-def test_a_captured_step_makes_the_tokens_of_generate_past_the_window_and_at_a_depth(kind: str) -> None:
+def test_captured_step_matches_generate_past_the_window_and_at_depth(kind: str) -> None:
     model, depth = random_model(kind), torch.arange(300, 320).repeat(2, 1)
     decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
-    expected = of_the_library(model, prompt(), 12)
+    expected = library_tokens(model, prompt(), 12)
     assert len(set(expected[0])) > 1
     for _ in range(2):
         assert tuple(decoder.generate(prompt(), 12).tokens) == expected
-    deep = of_the_library(model, torch.cat((depth, prompt()), dim=1), 4)
+    expected_at_depth = library_tokens(model, torch.cat((depth, prompt()), dim=1), 4)
     for _ in range(2):
-        assert tuple(decoder.generate(prompt(), 4, context=depth).tokens) == deep
+        assert tuple(decoder.generate(prompt(), 4, context=depth).tokens) == expected_at_depth
 
 
-def test_layers_with_states_have_one_index_while_one_compiled_layer_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recurrent_layers_share_one_index_while_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model("qwen3_5_text")
-    own = [indices_of(layer) for layer in model.model.layers]
-    seen: list[set[int]] = []
+    original = [indices_of(layer) for layer in model.model.layers]
+    indices: list[set[int]] = []
 
     def run(self: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         if function.__name__ == "decode_layer":
-            seen.append(indices_of(arguments[0]))
+            indices.append(indices_of(arguments[0]))
         return function(*arguments)
 
     monkeypatch.setattr("benchmarker.engines.decoders.compile.CompiledStep.run_compiled", run)
     monkeypatch.setattr("benchmarker.engines.decoders.compile.CompiledStep.check", lambda self: None)
-    made = compile_decoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 4).tokens
-    assert made == of_the_library(model, prompt(), 4)
+    tokens = compile_decoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 4).tokens
+    assert tokens == library_tokens(model, prompt(), 4)
     kinds = model.config.layer_types
-    assert seen[: len(own)] == [{0} if kind == "linear_attention" else {n} for n, kind in enumerate(kinds)]
-    assert [indices_of(layer) for layer in model.model.layers] == own
+    assert indices[: len(original)] == [{0} if kind == "linear_attention" else {n} for n, kind in enumerate(kinds)]
+    assert [indices_of(layer) for layer in model.model.layers] == original
 
 
 def indices_of(layer: torch.nn.Module) -> set[int]:
@@ -93,14 +93,14 @@ def indices_of(layer: torch.nn.Module) -> set[int]:
     ],
 )
 @pytest.mark.usefixtures("traced_only")
-def test_traced_layers_make_the_tokens_of_generate(kind: str) -> None:
+def test_traced_layers_match_generate(kind: str) -> None:
     check_compiled_layers(kind, Rerun())
 
 
 @pytest.mark.slow
 @pytest.mark.by_hand
 @pytest.mark.usefixtures("traced_only")
-def test_a_traced_step_without_a_graph_makes_the_tokens_of_generate() -> None:
+def test_traced_step_without_a_graph_matches_generate() -> None:
     check_compiled_layers("gpt_oss", None)
 
 
@@ -108,13 +108,13 @@ def test_a_traced_step_without_a_graph_makes_the_tokens_of_generate() -> None:
 @pytest.mark.by_hand
 @pytest.mark.parametrize("capture", [Rerun(), None])
 @pytest.mark.parametrize("kind", KINDS)
-def test_compiled_layers_make_the_tokens_of_generate(kind: str, capture: Rerun | None) -> None:
+def test_compiled_layers_match_generate(kind: str, capture: Rerun | None) -> None:
     check_compiled_layers(kind, capture)
 
 
 def check_compiled_layers(kind: str, capture: Rerun | None) -> None:
     model = random_model(kind)
-    expected = of_the_library(model, prompt(), 12)
+    expected = library_tokens(model, prompt(), 12)
     decoder = compile_decoder(model, CpuDevice(), capture=capture)
     decoder.generate(prompt(), 12)
     with decoder.timed():
@@ -130,15 +130,15 @@ def check_compiled_layers(kind: str, capture: Rerun | None) -> None:
         (torch.float16, 5, "batched_mm"),
     ],
 )
-def test_a_graph_groups_many_rows_of_experts_in_bfloat16_alone(dtype: torch.dtype, rows: int, product: str) -> None:
-    # Two of eight experts for each row.
+def test_captured_experts_use_grouped_mm_for_large_batches(dtype: torch.dtype, rows: int, product: str) -> None:
+    # Each row is routed to two of eight experts.
     assert captured_experts(small_model("qwen3_moe").to(dtype), rows) == product
 
 
 @pytest.mark.parametrize(
     ("make", "capture"), [(cuda_graph_decoder, Rerun()), (compile_decoder, Rerun()), (compile_decoder, None)]
 )
-def test_quantized_experts_are_refused_before_a_step_is_captured_or_compiled(make: Any, capture: Any) -> None:
+def test_quantized_experts_are_refused_before_capture_or_compilation(make: Any, capture: Any) -> None:
     model = random_model("qwen3_moe").bfloat16()
     experts = expert_modules(model)[0]
     experts.gate_up_proj = torch.nn.Parameter(experts.gate_up_proj.to(torch.int8), requires_grad=False)
@@ -150,21 +150,21 @@ def test_quantized_experts_are_refused_before_a_step_is_captured_or_compiled(mak
     )
 
 
-def test_the_record_has_the_product_of_the_experts_that_the_graph_holds() -> None:
+def test_facts_name_the_captured_expert_implementation() -> None:
     model = random_model("qwen3_moe").bfloat16()
     seen: set[str] = set()
     expert_modules(model)[0].register_forward_hook(lambda module, *_: seen.add(module.config._experts_implementation))
     decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
     decoder.generate(prompt()[:1], 3)
     assert decoder.facts().experts == decoder.step_facts().experts == "batched_mm"
-    assert seen == {"grouped_mm", "batched_mm"}  # The prompt's, and the steps'.
+    assert seen == {"grouped_mm", "batched_mm"}  # Of the prefill and of the decode steps.
     decoder.generate(prompt().repeat(3, 1), 3)
     assert decoder.facts().experts == "grouped_mm"
     assert EagerDecoder(model, CpuDevice()).facts().experts == "grouped_mm"
     assert EagerDecoder(random_model("llama"), CpuDevice()).facts().experts is None
 
 
-def test_a_window_keeps_its_newest_positions_and_takes_no_padding() -> None:
+def test_sliding_window_layers_have_window_length_and_no_padding() -> None:
     cache = StaticKVCache(random_model("mistral"), batch=1, length=128)
     assert [layer.keys.shape[2] for layer in cache.layers.layers] == [16, 16]
     assert not cache.takes_padding
@@ -175,22 +175,22 @@ def test_a_window_keeps_its_newest_positions_and_takes_no_padding() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_native_leaves_the_prompt_of_a_window_to_the_library_with_the_reason() -> None:
+def test_native_prefills_sliding_windows_with_the_library_and_a_reason() -> None:
     model = random_model("mistral")
-    expected = of_the_library(model, prompt(), 24)
+    expected = library_tokens(model, prompt(), 24)
     decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun(), prefill="captured")
     assert tuple(decoder.generate(prompt(), 24).tokens) == expected
     assert (decoder.facts().prefill, decoder.facts().prefill_reason) == ("plain", KEEPS_PADDING)
 
 
-def test_eager_refuses_a_depth_in_windows_before_it_fills_them() -> None:
+def test_eager_refuses_a_depth_in_sliding_windows_before_prefill() -> None:
     model = random_model("mistral")
     model.forward = None
     with pytest.raises(UnsupportedError, match="not a DynamicSlidingWindowLayer; leave it out"):
         EagerDecoder(model, CpuDevice()).generate(prompt(), 2, context=torch.ones(2, 20, dtype=torch.int64))
 
 
-def test_a_view_of_a_layers_states_is_no_reference_cycle() -> None:
+def test_state_view_has_no_reference_cycle() -> None:
     view = StateView(LinearAttentionLayer())
     assert view.layers[7] is view.layer
     freed = weakref.ref(view)
@@ -198,7 +198,7 @@ def test_a_view_of_a_layers_states_is_no_reference_cycle() -> None:
     assert freed() is None
 
 
-def test_eager_refuses_a_kind_of_layer_that_the_model_lacks() -> None:
+def test_eager_refuses_a_layer_type_without_its_config() -> None:
     model = random_model("qwen3_next")
     model.config.layer_types = ["chunked_attention", "full_attention"]
     with pytest.raises(ModelError) as caught:
@@ -210,16 +210,16 @@ def test_eager_refuses_a_kind_of_layer_that_the_model_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("falcon_h1", "attention and a recurrent state in one layer has no static cache here; use --engine eager"),
         ("chunks", "chunked attention has no static cache here; use --engine eager"),
     ],
 )
-def test_a_kind_of_layer_without_a_static_cache_is_named(kind: str, said: str) -> None:
+def test_layer_types_without_a_static_cache_are_refused(kind: str, message: str) -> None:
     model = random_model("llama" if kind == "chunks" else kind)
     if kind == "chunks":
         model.config.layer_types = ["chunked_attention"] * 2
     with pytest.raises(UnsupportedError) as caught:
         cuda_graph_decoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
