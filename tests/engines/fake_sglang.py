@@ -60,9 +60,9 @@ class Engine:
         return generator if stream is True else await generator.__anext__()
 
     async def _chunks(self, ids, parameters):
-        made = []
+        output_ids = []
         for count in range(1, parameters.max_new_tokens + 1):
-            made.append(ids[0])
+            output_ids.append(ids[0])
             await asyncio.sleep(0)
             finished = count == parameters.max_new_tokens
             interval = parameters.stream_interval or self.arguments.get("stream_interval", 1)
@@ -72,7 +72,7 @@ class Engine:
                     meta["finish_reason"] = {"type": "length", "length": count}
                     if "speculative_algorithm" in self.arguments:
                         meta |= {"spec_num_correct_drafts": 2 * self.flushed, "spec_verify_ct": 1}
-                yield {"output_ids": made.copy() if finished else made, "meta_info": meta}
+                yield {"output_ids": output_ids.copy() if finished else output_ids, "meta_info": meta}
 
     def generate(
         self, prompt=None, sampling_params=None, input_ids=None, return_logprob=False, logprob_start_len=None,

@@ -1,4 +1,4 @@
-"""An engine in a process with another interpreter: a throw-away one that echoes ids, and drivers that go wrong."""
+"""Test engines in a process with another interpreter, by a driver that echoes token ids and by faulty drivers."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ ECHO = textwrap.dedent("""
     fault = sys.argv[1]
     for line in sys.stdin:
         request = json.loads(line)
-        what = request["do"]
-        if what == fault:
+        operation = request["do"]
+        if operation == fault:
             exec(sys.argv[2])
-        if what == "generate":
+        if operation == "generate":
             start = time.perf_counter_ns()
             tokens = [(row * request["new_tokens"])[: request["new_tokens"]] for row in request["prompt_ids"]]
             first = time.perf_counter_ns()
             times = {"start_ns": start, "first_ns": first, "last_ns": first + 10, "end_ns": first + 20}
             answer = {"tokens": tokens, **times}
-        elif what == "score":
+        elif operation == "score":
             with open(request["output"], "wb") as file:
                 array.array("f", [-1.0, -0.5] * (len(request["ids"]) - request["rows_from"])).tofile(file)
             answer = {"path": "decode", "vocabulary": 2}
-        elif what == "facts":
+        elif operation == "facts":
             answer = {"version": "9", "python": "3", "kv_cache": "paged", "growth_bytes": os.getpid()}
         else:
             answer = {"load_s": 1.0}
         print(json.dumps(answer), flush=True)
-        if what == "close":
+        if operation == "close":
             break
 """)
 
 
 class Echo(ExternalEngine):
-    """Makes the prompt's own tokens."""
+    """Engine that repeats the prompt's tokens."""
 
     name = "echo"
     limit_s = 20.0
@@ -75,7 +75,7 @@ class Echo(ExternalEngine):
 
     def command(self, marker: Marker) -> list[str]:
         del marker
-        # Another interpreter: one that sees no package of this environment.
+        # An interpreter without this environment's packages.
         return [sys.executable, "-S", "-I", str(self.program), *self._fault]
 
     def why_not_installed(self) -> str | None:
@@ -94,7 +94,7 @@ def opened(engine: Echo):
     return engine.open(CHECKPOINT, FORM, CpuDevice(), Silent())
 
 
-def test_ids_go_through_another_interpreter_and_come_back_with_its_times(tmp_path: Path) -> None:
+def test_driver_returns_tokens_times_and_scores(tmp_path: Path) -> None:
     with opened(Echo(tmp_path)) as source:
         generation = source.generate([[5, 6, 7], [8, 9, 10]], 5)
         scores = source.step_scores([1, 2, 3])
@@ -107,7 +107,7 @@ def test_ids_go_through_another_interpreter_and_come_back_with_its_times(tmp_pat
     assert peak_bytes is not None
 
 
-def test_its_cells_are_measured_without_a_model_and_its_memory_is_its_own(tmp_path: Path) -> None:
+def test_cells_are_measured_with_the_memory_of_the_driver_process(tmp_path: Path) -> None:
     with opened(Echo(tmp_path)) as source:
         subject = SourceBenchmarker(source, CHECKPOINT.config, CpuDevice())
         procedure = Procedure(warmup=1, warmup_limit=1, runs=2)
@@ -117,7 +117,7 @@ def test_its_cells_are_measured_without_a_model_and_its_memory_is_its_own(tmp_pa
     assert cell.memory.resident_growth_bytes == peak_bytes
 
 
-def test_too_few_tokens_are_an_invalid_cell(tmp_path: Path) -> None:
+def test_too_few_tokens_give_an_invalid_cell(tmp_path: Path) -> None:
     short = Echo(tmp_path, "generate", "request['new_tokens'] -= 1")
     with opened(short) as source:
         (cell,) = SourceBenchmarker(source, CHECKPOINT.config, CpuDevice()).run(
@@ -127,7 +127,7 @@ def test_too_few_tokens_are_an_invalid_cell(tmp_path: Path) -> None:
     assert "answered [4] tokens where 1 x 5 were asked for" in (cell.reason or "")
 
 
-def answers(source: ExternalSource) -> None:
+def generate(source: ExternalSource) -> None:
     source.generate([[5, 6, 7]], 5)
 
 
@@ -141,30 +141,28 @@ def answers(source: ExternalSource) -> None:
         ("print('{}', flush=True)", r"^echo: its driver answered 'generate' without tokens or times$"),
     ],
 )
-def test_a_driver_that_goes_wrong_is_one_line(tmp_path: Path, code: str, message: str) -> None:
+def test_driver_failure_raises_a_one_line_error(tmp_path: Path, code: str, message: str) -> None:
     engine = Echo(tmp_path, "generate", code)
     engine.limit_s = 1.0 if "sleep" in code else 20.0
     with opened(engine) as source, pytest.raises(ProcessError, match=message) as caught:
-        answers(source)
+        generate(source)
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_driver_refuses_is_its_own_sentence(tmp_path: Path) -> None:
+def test_driver_refusal_is_reported_verbatim(tmp_path: Path) -> None:
     refusing = Echo(tmp_path, "open", 'print(\'{"error": "no such form"}\', flush=True); sys.exit()')
     with pytest.raises(UnsupportedError, match=r"^echo: no such form$"), opened(refusing):
         pass
 
 
-def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_interpreter_is_named(tmp_path: Path) -> None:
     engine = Echo(tmp_path)
     engine.command = lambda marker: ["/nowhere/python"]  # type: ignore[method-assign]
     with pytest.raises(ProcessError, match="cannot be started: /nowhere/python: No such file"), opened(engine):
         pass
 
 
-def test_one_registry_line_makes_it_an_engine_of_run(
-    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registered_engine_works_in_run(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.ENGINES, "echo", Echo(tmp_path))
     job = job_of(
         model={"id": str(model_folder), "dtype": "bfloat16"},

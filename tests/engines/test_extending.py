@@ -1,5 +1,7 @@
-"""docs/extending.md, followed in a copy of the package: a quantization, an engine and a metric, each a file or an entry
-and one line of a registry. The workload is in `test_workload_seam.py`."""
+"""Test docs/extending.md in a copy of the package: add a quantization, an engine and a metric as described there.
+
+The workload is tested in `test_workload_seam.py`.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ def insert(path: Path, *, before: str, line: str) -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A copy of the package with one quantization and one engine more."""
+    """Return a copy of the package with an added quantization and engine."""
     assert benchmarker.__file__
     ignored = shutil.ignore_patterns("__pycache__", "models")
     package = Path(
@@ -145,21 +147,21 @@ def config(model_folder: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.by_hand
 @pytest.mark.timeout(1200)
-def test_a_quantization_an_engine_and_a_metric_sweep_resume_compare_explain_report_and_verify(
+def test_added_quantization_engine_and_metric_work_in_every_command(
     package: Path, config: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
 
-    def typed(*arguments: str | Path) -> str:
+    def benchmarker_output(*arguments: str | Path) -> str:
         command = [sys.executable, "-m", "benchmarker", *map(str, arguments)]
         process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 
-    typed("sweep", config, "--rounds", "1", "--output", results, "--device", "cpu")
+    benchmarker_output("sweep", config, "--rounds", "1", "--output", results, "--device", "cpu")
     insert(package / "workloads" / "generation" / "workload.py", before=FIRST_METRIC, line=METRIC)
-    assert "2 of 4 cells are there already" in typed(
+    assert "2 of 4 cells are there already" in benchmarker_output(
         "sweep", config, "--rounds", "2", "--output", results, "--device", "cpu", "--resume"
     )
 
@@ -168,14 +170,14 @@ def test_a_quantization_an_engine_and_a_metric_sweep_resume_compare_explain_repo
     assert records["rounded", 1].load.notes == ("16 levels",)
     assert records["echo", 1].engine.engine_version == "9"
 
-    # The metric is in the rows of both rounds, although the first was measured before anybody thought of it.
-    table = typed("compare", results, "--all")
+    # The rows of both rounds have the metric, although it was added after the first round.
+    table = benchmarker_output("compare", results, "--all")
     assert "after ms" in table
-    assert all(row["after_s"] > 0 for row in json.loads(typed("compare", results, "--format", "json")))
+    assert all(row["after_s"] > 0 for row in json.loads(benchmarker_output("compare", results, "--format", "json")))
     assert "rounded" in table
     assert "echo" in table
-    assert "`after<60000ms`" in typed("compare", results, "--budget", "after<60000ms")
-    assert "rounded" in typed("explain", results)
-    assert "all follow from the raw samples" in typed("verify", results)
-    typed("report", results, "--output", tmp_path / "page.html")
+    assert "`after<60000ms`" in benchmarker_output("compare", results, "--budget", "after<60000ms")
+    assert "rounded" in benchmarker_output("explain", results)
+    assert "all follow from the raw samples" in benchmarker_output("verify", results)
+    benchmarker_output("report", results, "--output", tmp_path / "page.html")
     assert "after ms" in (tmp_path / "page.html").read_text()

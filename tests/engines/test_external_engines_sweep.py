@@ -1,4 +1,4 @@
-"""Engines in processes of their own within a sweep, whose programs die and answer too little."""
+"""Test sweeps with external engines whose fake drivers die or return too few tokens."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ DYING_SGLANG = textwrap.dedent("""
 
 
 def marker_of(environment: str, interpreter: Path, command: str) -> Marker:
-    """An environment whose interpreter runs that command, whatever it is told to run."""
+    """Return the marker of an environment whose interpreter always runs the given command."""
     interpreter.write_text(f"#!/bin/sh\nexec {command}\n")
     interpreter.chmod(0o755)
     return Marker(
@@ -103,7 +103,7 @@ def marker_of(environment: str, interpreter: Path, command: str) -> Marker:
 
 
 def register_faulty_engine(folder: Path) -> None:
-    """An environment of llama-cpp that runs the program above."""
+    """Register an environment of llama-cpp that runs `FAULTY`."""
     program = folder / "faulty.py"
     program.write_text(FAULTY)
     marker = marker_of("llama-cpp", folder / "python", f"{sys.executable} -S -I {DRIVERS / 'driver_loop.py'} {program}")
@@ -114,12 +114,12 @@ def register_faulty_engine(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.by_hand
-def test_cells_before_and_after_the_one_that_an_engine_dies_in_are_measured(tmp_path):
+def test_cells_before_and_after_a_crash_are_measured(tmp_path):
     register_faulty_engine(tmp_path)
     config, output = tmp_path / "config.yaml", tmp_path / "results"
     config.write_text(CONFIG)
     arguments = ["sweep", str(config), "--rounds", "1", "--output", str(output), "--device", "cpu"]
-    printed = CliRunner().invoke(app, arguments).output
+    output_text = CliRunner().invoke(app, arguments).output
     records = [read_record(path) for path in output.glob("faulty-round1-*.json")]
     statuses: dict[int, set[str]] = {}
     for record in records:
@@ -128,11 +128,11 @@ def test_cells_before_and_after_the_one_that_an_engine_dies_in_are_measured(tmp_
     assert "ok" in statuses[4]
     assert "ok" in statuses[18]
     assert statuses[11] == {"invalid"}
-    assert "llama-cpp: answered [10] tokens where 1 x 11 were asked for" in printed
-    assert "3 x 17: crashed: llama-cpp: its driver ended at 'generate' (exit 3)" in printed
+    assert "llama-cpp: answered [10] tokens where 1 x 11 were asked for" in output_text
+    assert "3 x 17: crashed: llama-cpp: its driver ended at 'generate' (exit 3)" in output_text
 
 
-def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(tmp_path, monkeypatch):
+def test_crash_in_the_first_cell_is_not_a_loading_failure(tmp_path, monkeypatch):
     (tmp_path / "sglang.py").write_text(DYING_SGLANG)
     command = (
         f"env PYTHONPATH={tmp_path} {sys.executable} -S {DRIVERS / 'driver_loop.py'} {DRIVERS / 'sglang_driver.py'}"

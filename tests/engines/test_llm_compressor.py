@@ -1,4 +1,4 @@
-"""`checkpoint make` of a real model: the requests to the environment's driver, and mistakes. The driver is a fake."""
+"""Test the requests of `checkpoint make` to the environment's driver, which is a fake, and its error messages."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def last_line(result: Result) -> str:
 
 
 def make(model: Path | str, quant: str, folder: Path | None, *options: str) -> Result:
-    where = ["-o", str(folder)] if folder else []
-    command = ["checkpoint", "make", "--model", str(model), "--quant", quant, "--device", "cpu", *where, *options]
+    output = ["-o", str(folder)] if folder else []
+    command = ["checkpoint", "make", "--model", str(model), "--quant", quant, "--device", "cpu", *output, *options]
     return CliRunner().invoke(app, command)
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment of this interpreter, with a driver that copies the model."""
+    """Register this interpreter as the environment, with a driver that copies the model."""
     drivers = tmp_path / "drivers"
     drivers.mkdir()
     shutil.copyfile(DRIVERS / "driver_loop.py", drivers / "driver_loop.py")
@@ -55,7 +55,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     register_environment(LLM_COMPRESSOR, python=Path(sys.executable))
 
 
-def test_random_weights_in_the_format_of_autoround_need_no_library(tmp_path, monkeypatch):
+def test_autoround_with_random_weights_needs_no_library(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarker.quantization.base.installed_version", lambda name: None)
     result = make("qwen3-tiny", "autoround", tmp_path / "made", "--load-format", "dummy")
     assert result.exit_code == 0, result.output
@@ -64,7 +64,7 @@ def test_random_weights_in_the_format_of_autoround_need_no_library(tmp_path, mon
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("quant", "shape"), [("w4a16", (64, 512)), ("awq", (64, 512)), ("fp8-dynamic", (0, 0))])
-def test_a_made_checkpoint_has_the_original_tokenizer_and_is_measured_in_its_format(tmp_path, quant, shape):
+def test_checkpoint_keeps_its_tokenizer_and_is_measured_as_stored(tmp_path, quant, shape):
     folder = tmp_path / "made"
     result = make("qwen3-small", quant, folder)
     assert (result.exit_code, last_line(result)) == (0, f"ready: {folder}")
@@ -89,7 +89,7 @@ def test_a_model_without_a_tokenizer_cannot_be_calibrated(model_folder, tmp_path
     assert not (tmp_path / "made").exists()
 
 
-def test_a_missing_environment_names_the_command_that_makes_it(tmp_path):
+def test_missing_environment_is_reported_with_the_install_command(tmp_path):
     result = make("qwen3-small", "autoround", tmp_path / "made")
     assert last_line(result) == (
         "llm-compressor: the environment llm-compressor is not installed: "
@@ -109,10 +109,10 @@ def test_a_missing_environment_names_the_command_that_makes_it(tmp_path):
         ),
     ],
 )
-def test_a_request_that_cannot_be_made_is_one_line(tmp_path, quant, has_folder, line):
+def test_invalid_requests_are_refused(tmp_path, quant, has_folder, line):
     assert last_line(make("qwen3-small", quant, tmp_path / "made" if has_folder else None)) == line
 
 
-def test_a_folder_that_exists_is_not_overwritten(model_folder):
+def test_existing_folder_is_not_overwritten(model_folder):
     result = make("qwen3-small", "w8a8", model_folder)
     assert last_line(result) == f"-o {model_folder}: exists already; give a new folder"

@@ -1,4 +1,4 @@
-"""Servers as child processes: ready, dead, silent and ended, by throw-away programs; and their command lines."""
+"""Test server processes (start, crash, timeout, end) with fake programs, and the servers' command lines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_ready_server_answers_until_it_is_ended():
+def test_ready_server_responds_until_it_is_ended():
     port = free_port()
     server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
     try:
@@ -66,19 +66,19 @@ def test_a_ready_server_answers_until_it_is_ended():
         server.check()
 
 
-def test_a_server_that_dies_is_reported_with_the_end_of_its_log():
+def test_server_crash_is_reported_with_the_end_of_its_log():
     server = started("-c", "print('loading'); print('error: no such model'); print('bye'); raise SystemExit(7)")
     with pytest.raises(ProcessError) as caught:
         server.wait_ready(60)
     server.end(keep_log=True)
-    words, _, log = str(caught.value).partition("; its log is ")
-    assert words == "fake: ended before it was ready (exit 7): error: no such model | bye"
+    message, _, log = str(caught.value).partition("; its log is ")
+    assert message == "fake: ended before it was ready (exit 7): error: no such model | bye"
     assert caught.value.kind == "crash"
     assert "loading" in Path(log).read_text()
     Path(log).unlink()
 
 
-def test_a_port_in_use_is_in_the_message():
+def test_port_in_use_is_reported():
     port = free_port()
     command = [sys.executable, str(NULL_SERVER), "--port", str(port)]
     server, second = ServerProcess("null", command, port=port), None
@@ -92,7 +92,7 @@ def test_a_port_in_use_is_in_the_message():
             process.end(keep_log=False)
 
 
-def test_memory_that_runs_out_at_the_start_is_no_crash():
+def test_out_of_memory_at_the_start_is_reported_as_oom():
     server = started("-c", "raise SystemExit('ggml: failed to allocate buffer of 99 GiB')")
     with pytest.raises(ProcessError, match=r"^fake: out of memory: it ended before it was ready") as caught:
         server.wait_ready(60)
@@ -100,7 +100,7 @@ def test_memory_that_runs_out_at_the_start_is_no_crash():
     assert caught.value.kind == "oom_host"
 
 
-def test_a_server_that_is_never_ready_is_ended_after_the_limit():
+def test_server_that_is_not_ready_in_time_is_ended():
     server = started("-c", "import time; print('still loading', flush=True); time.sleep(600)")
     with pytest.raises(ProcessError, match=r"^fake: was not ready within 1 s: ") as caught:
         server.wait_ready(1)
@@ -108,7 +108,7 @@ def test_a_server_that_is_never_ready_is_ended_after_the_limit():
     assert caught.value.kind == "timeout"
 
 
-def test_ending_a_server_ends_its_children_too(tmp_path):
+def test_ending_a_server_ends_its_children(tmp_path):
     file = tmp_path / "pid"
     child = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     server = started("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])")
@@ -122,7 +122,7 @@ def test_ending_a_server_ends_its_children_too(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux ends a child with its parent")
-def test_a_server_ends_with_a_killed_parent(tmp_path):
+def test_server_ends_if_its_parent_is_killed(tmp_path):
     code = (
         "import sys, time; from benchmarker.engines.external.server_process import ServerProcess\n"
         "server = ServerProcess('fake', [sys.executable, '-c', 'import time; time.sleep(600)'], port=1)\n"
@@ -131,7 +131,7 @@ def test_a_server_ends_with_a_killed_parent(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    time.sleep(0.5)  # The launcher has asked for its end by then.
+    time.sleep(0.5)  # By then, the launcher has requested its end with the parent.
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     deadline_s = time.monotonic() + 20
@@ -140,13 +140,13 @@ def test_a_server_ends_with_a_killed_parent(tmp_path):
     assert not is_alive(pid)
 
 
-def test_last_words_are_the_last_error_and_the_last_line():
+def test_last_words_are_the_last_error_and_last_line():
     assert last_words("a\nERROR one\nError two\n\nend\n") == "Error two | end"
     assert last_words("only Error\n") == "only Error"
     assert last_words(" \n") == "it printed nothing"
 
 
-def test_vllm_serve_gets_the_driver_s_arguments_without_prefix_caching(tmp_path):
+def test_vllm_server_gets_engine_arguments_without_prefix_caching(tmp_path):
     options = VllmOptions(max_model_len=640, max_num_seqs=256)
     arguments = {
         "model": "/models/m",
@@ -177,7 +177,7 @@ def test_sglang_is_launched_without_its_radix_cache(tmp_path):
     )
 
 
-def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path, monkeypatch):
+def test_llama_server_has_one_slot_per_concurrent_request(tmp_path, monkeypatch):
     arguments = {"model": "/models/m.gguf", "threads": 2, "gpu_layers": 0, "flash_attention": True, "library": None}
     server, launch = SERVERS["llama-server"], launch_of(tmp_path, arguments, LlamaServerOptions())
     with pytest.raises(EngineError, match="there is none in the environment llama-server"):
@@ -190,13 +190,13 @@ def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path, mo
     assert "--ctx-size 2564 --parallel 4 --cache-ram 0" in " ".join(command)
     assert "--no-cache-prompt" in command
     monkeypatch.setattr(servers, "physical_cores", lambda: 8)
-    for threads, given in ((None, "7"), (8, "8")):
+    for threads, expected in ((None, "7"), (8, "8")):
         command = server.command(launch_of(tmp_path, arguments, LlamaServerOptions(threads=threads)))
-        assert command[command.index("--threads") + 1] == given
+        assert command[command.index("--threads") + 1] == expected
     assert server.max_requests(launch_of(tmp_path, arguments, LlamaServerOptions(slots=8))) == 8
 
 
-def test_an_installed_llama_server_that_does_not_start_is_one_line(tmp_path):
+def test_llama_server_that_does_not_start_raises_with_its_output(tmp_path):
     program = tmp_path / "lib" / "python3.12" / "site-packages" / "bin" / "llama-server"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho 'libllama-server-impl.so: cannot open' >&2\nexit 127\n")
@@ -207,7 +207,7 @@ def test_an_installed_llama_server_that_does_not_start_is_one_line(tmp_path):
     SERVERS["llama-server"].check(marker(tmp_path))
 
 
-def test_llama_server_scores_a_text_by_forced_tokens(monkeypatch):
+def test_llama_server_scores_are_of_forced_tokens(monkeypatch):
     def answer(url, body):
         (token,) = map(int, body["logit_bias"])
         logprob = None if token == 9 else -token / 10
@@ -220,7 +220,7 @@ def test_llama_server_scores_a_text_by_forced_tokens(monkeypatch):
         score("http://host", [3, 11])
 
 
-def test_facts_of_a_log():
+def test_vllm_facts_are_read_from_the_log():
     log = (
         "(EngineCore pid=9) INFO Model loading took 3.50 GiB memory and 2.1 seconds\n"
         "INFO Available KV cache memory: 1.25 GiB\nINFO GPU KV cache size: 123,456 tokens\n"
