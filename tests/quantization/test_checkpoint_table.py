@@ -1,4 +1,4 @@
-"""The table of checkpoint formats."""
+"""Test the table of checkpoint formats."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from benchmarker.quantization.checkpoint_table import ROWS, format_sheet, local_
 from benchmarker.quantization.registry import LOADERS
 
 
-def test_every_quantization_of_a_stored_format_has_a_row():
+def test_every_stored_format_has_a_table_row():
     stored = {name for name, loader in LOADERS.items() if loader.stored_only or loader.of_gguf}
     assert stored <= {row.quant for row in ROWS} <= LOADERS.keys()
 
 
-def test_the_row_of_nvfp4_names_its_activations_on_hopper():
+def test_nvfp4_row_names_its_activations_on_hopper():
     row = next(row for row in ROWS if row.name == "compressed-tensors NVFP4")
     assert (row.packed_on, row.vllm) == ("no: unpacked to 16 bits", "on Hopper weights only, activations in 16 bits")
 
 
-def test_doctors_table_names_the_packages_that_are_missing_here(monkeypatch):
+def test_local_table_names_missing_packages(monkeypatch):
     monkeypatch.setattr("benchmarker.quantization.checkpoint_table.installed_version", lambda name: None)
     assert _needs(local_format_sheet()) == "optimum, gptqmodel"
     monkeypatch.setattr("benchmarker.quantization.checkpoint_table.installed_version", lambda name: "1.0")

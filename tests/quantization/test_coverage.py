@@ -1,4 +1,4 @@
-"""Weights that a step reads, by kind of module, on a two-layer mixture of experts with some weights in 8 bits."""
+"""Test the coverage of quantization by kind of module on a two-layer mixture of experts with some int8 weights."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def quantize_linears(model):
             module.weight = nn.Parameter(module.weight.to(torch.int8), requires_grad=False)
 
 
-def covered(**shares: tuple[int, int]) -> WeightCoverage:
+def coverage_of(**shares: tuple[int, int]) -> WeightCoverage:
     kinds: dict[ModuleKind, ModuleWeights] = {
         kind.replace("_", " "): ModuleWeights(parameters=count, quantized_parameters=quantized, bytes_by_type={})
         for kind, (count, quantized) in shares.items()
@@ -57,11 +57,13 @@ def covered(**shares: tuple[int, int]) -> WeightCoverage:
     return WeightCoverage(kinds=kinds)
 
 
-def test_each_kind_of_module_has_its_weights_types_and_quantized_part(mixture):
+def test_coverage_counts_weights_types_and_quantized_weights_by_kind(mixture):
     quantize_linears(mixture)
     kinds = weight_coverage(mixture).kinds
-    stored = {kind: (each.parameters, each.quantized_parameters, each.bytes_by_type) for kind, each in kinds.items()}
-    assert stored == {
+    measured = {
+        kind: (entry.parameters, entry.quantized_parameters, entry.bytes_by_type) for kind, entry in kinds.items()
+    }
+    assert measured == {
         "output layer": (HEAD, 0, {"bfloat16": 2 * HEAD}),
         "embedding rows": (64, 0, {"bfloat16": 2 * 64}),
         "attention": (ATTENTION + HEAD_NORMS, ATTENTION, {"int8": ATTENTION, "bfloat16": 2 * HEAD_NORMS}),
@@ -79,7 +81,7 @@ def test_a_tied_output_layer_counts_once(mixture):
     assert "embedding rows" not in kinds
 
 
-def test_weights_that_are_unpacked_at_the_first_forward_are_not_quantized(mixture):
+def test_weights_unpacked_in_the_first_forward_are_not_quantized(mixture):
     quantize_linears(mixture)
     first = mixture.model.layers[0].self_attn.q_proj
     assert weight_coverage(mixture).kinds["attention"].quantized_parameters == ATTENTION
@@ -96,30 +98,30 @@ def test_weights_that_are_unpacked_at_the_first_forward_are_not_quantized(mixtur
     assert first.weight.dtype == torch.bfloat16
 
 
-def test_a_dense_4b_model_with_its_output_layer_in_16_bits_has_no_caveat():
-    dense = covered(output_layer=(388_956_160, 0), MLP=(3_633_315_840, 3_633_315_840), other=(196_096, 0))
+def test_dense_4b_model_with_16_bit_output_layer_has_no_caveat():
+    dense = coverage_of(output_layer=(388_956_160, 0), MLP=(3_633_315_840, 3_633_315_840), other=(196_096, 0))
     assert dense.words == "10 % of the weights are not quantized (output layer 10 %)"
     assert dense.unquantized_share == pytest.approx(0.0967, abs=1e-4)
-    assert stated(dense) == []
+    assert coverage_caveats(dense) == []
 
 
-def test_more_than_a_tenth_is_the_first_caveat():
-    partly = covered(attention=(60, 60), experts=(30, 0), router=(10, 0))
-    assert stated(partly) == ["int8: 40 % of the weights are not quantized (experts 30 %, router 10 %)."]
+def test_more_than_ten_percent_unquantized_weights_give_a_caveat():
+    coverage = coverage_of(attention=(60, 60), experts=(30, 0), router=(10, 0))
+    assert coverage_caveats(coverage) == ["int8: 40 % of the weights are not quantized (experts 30 %, router 10 %)."]
 
 
-def stated(coverage):
+def coverage_caveats(coverage):
     lines = caveats([record("int8", load=load(coverage=coverage))], [])
     return [line for line in lines if "not quantized (" in line]
 
 
-def test_less_than_half_is_refused_with_the_library_limit():
-    mostly = covered(attention=(24, 24), experts=(57, 0), output_layer=(19, 0))
-    assert refusal(LOADERS["bnb4"], mostly) == (
+def test_less_than_half_quantized_is_refused_with_the_librarys_limit():
+    coverage = coverage_of(attention=(24, 24), experts=(57, 0), output_layer=(19, 0))
+    assert refusal(LOADERS["bnb4"], coverage) == (
         "less than half of the model is bnb4: 76 % of the weights are not quantized (experts 57 %, output layer 19 %); "
         "bitsandbytes does not quantize these experts, which are fused in 3-D parameters; use --quant fp16"
     )
-    assert refusal(LOADERS["bnb4"], covered(MLP=(50, 50), output_layer=(50, 0))) is None
+    assert refusal(LOADERS["bnb4"], coverage_of(MLP=(50, 50), output_layer=(50, 0))) is None
     assert refusal(LOADERS["fp16"], None) is None
 
 
@@ -138,7 +140,7 @@ def test_less_than_half_is_refused_with_the_library_limit():
         ),
     ],
 )
-def test_only_formats_that_transformers_may_unpack_are_called_unpacked(quant, message):
+def test_only_formats_unpacked_by_transformers_are_reported_as_unpacked(quant, message):
     kinds = {"attention": (24, 24), "experts": (57, 0), "output layer": (19, 0)}
     coverage = WeightCoverage(
         kinds={
@@ -167,7 +169,7 @@ def test_only_formats_that_transformers_may_unpack_are_called_unpacked(quant, me
         ("model.layers.0.input_layernorm", "M Layers JambaMambaDecoderLayer RMSNorm", "other"),
     ],
 )
-def test_the_kind_of_a_module_is_that_of_the_innermost_name(path, classes, kind):
+def test_module_kind_follows_the_innermost_class_name(path, classes, kind):
     from benchmarker.quantization.coverage import module_kind
 
     names = path.split(".")

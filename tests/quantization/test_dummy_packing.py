@@ -1,4 +1,4 @@
-"""Random weights in the stored formats: the libraries that define a format read them."""
+"""Test random weights in stored formats by reading them with the libraries that define the formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensors_of(folder: Path, layer: str = LAYER) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_library_reads_random_weights_of_its_schemes_and_writes_the_same_bytes(shape_folder, scheme):
+def test_compressed_tensors_round_trips_random_weights(shape_folder, scheme):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors computes names, shapes and types")
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationConfig
@@ -40,20 +40,20 @@ def test_the_library_reads_random_weights_of_its_schemes_and_writes_the_same_byt
     stored = tensors_of(checkpoint.folder)
     compressor = BaseCompressor.get_value_from_registry(config["format"])
     group = QuantizationConfig.model_validate(config).config_groups["group_0"]
-    plain = compressor.decompress(stored, group)
-    assert plain["weight"].shape == (256, 128)
-    assert float(plain["weight"].float().std()) == pytest.approx(0.2, rel=0.02)
-    again = compressor.compress(plain, group)
-    assert {name: tensor.dtype for name, tensor in again.items()} == {
+    unpacked = compressor.decompress(stored, group)
+    assert unpacked["weight"].shape == (256, 128)
+    assert float(unpacked["weight"].float().std()) == pytest.approx(0.2, rel=0.02)
+    repacked = compressor.compress(unpacked, group)
+    assert {name: tensor.dtype for name, tensor in repacked.items()} == {
         name: tensor.dtype for name, tensor in stored.items()
     }
     for name in ("weight_packed", "weight", "weight_shape"):
-        # NVFP4 has a negative zero, which the library writes as zero.
+        # The library writes NVFP4's negative zero as zero.
         if name in stored and not (scheme.startswith("nvfp4") and name == "weight_packed"):
-            assert torch.equal(again[name].view(torch.uint8), stored[name].view(torch.uint8))
+            assert torch.equal(repacked[name].view(torch.uint8), stored[name].view(torch.uint8))
 
 
-def test_fp8_in_blocks_has_the_shapes_of_transformers_layer(shape_folder):
+def test_fp8_block_weights_have_the_shapes_of_transformers_layer(shape_folder):
     from transformers.integrations.finegrained_fp8 import FP8Linear
 
     checkpoint = prepare(shape_folder, "fp8-checkpoint", dummy=True)
@@ -67,10 +67,10 @@ def test_fp8_in_blocks_has_the_shapes_of_transformers_layer(shape_folder):
     assert bool(weight.isfinite().all())
 
 
-def test_autorounds_random_weights_are_gptqs_without_g_idx(shape_folder):
-    config = prepare(shape_folder, "gptq", dummy=True).folder
+def test_autoround_random_weights_have_gptq_shapes_without_g_idx(shape_folder):
+    gptq_folder = prepare(shape_folder, "gptq", dummy=True).folder
     folder = stored_without_library(shape_folder, "autoround")
-    gptq = tensors_of(config)
+    gptq = tensors_of(gptq_folder)
     del gptq["g_idx"]
     assert {name: (tensor.shape, tensor.dtype) for name, tensor in tensors_of(folder).items()} == {
         name: (tensor.shape, tensor.dtype) for name, tensor in gptq.items()
@@ -79,7 +79,7 @@ def test_autorounds_random_weights_are_gptqs_without_g_idx(shape_folder):
 
 
 def stored_without_library(shape: Path, quant: str) -> Path:
-    """Return random weights in a format whose library is not needed to write it."""
+    """Return a folder with random weights, written without the format's library."""
     from benchmarker.checkpoints.base import QuantizationNeeds
     from benchmarker.checkpoints.find import find_for_quantization
     from benchmarker.schema.model import ModelSpec
@@ -90,9 +90,9 @@ def stored_without_library(shape: Path, quant: str) -> Path:
 
 
 @pytest.mark.parametrize(("quant", "options"), [("gptq", {"sym": False}), ("awq", {})])
-def test_asymmetric_random_weights_have_zero_points_next_to_the_middle(shape_folder, quant, options):
+def test_asymmetric_random_weights_have_zero_points_near_the_middle(shape_folder, quant, options):
     zeros = tensors_of(stored_with(shape_folder, quant, **options))["qzeros"]
-    codes = torch.stack([zeros >> (4 * place) & 15 for place in range(8)])
+    codes = torch.stack([zeros >> (4 * nibble) & 15 for nibble in range(8)])
     assert codes.unique().tolist() == [7, 8, 9]
 
 
@@ -100,13 +100,13 @@ def stored_with(shape: Path, quant: str, **options: object) -> Path:
     return prepare(shape, quant, dummy=True, **options).folder
 
 
-def test_a_scheme_is_a_name_for_quant(model_folder):
+def test_a_scheme_is_accepted_as_quant(model_folder):
     dummy = {"subject.model.id": str(model_folder), "subject.model.load_format": "dummy"}
     variant = make_job({**dummy, "variant.quant": "W8A8"}).variant
     assert (variant.quant, variant.options, variant.name) == ("compressed-tensors", {"scheme": "w8a8"}, "w8a8")
 
 
-def test_a_scheme_that_the_checkpoint_does_not_have_is_one_line(model_folder):
+def test_scheme_that_contradicts_the_checkpoint_is_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text())
     weights = {"num_bits": 4, "type": "int"}
     config["quantization_config"] = {
@@ -118,17 +118,17 @@ def test_a_scheme_that_the_checkpoint_does_not_have_is_one_line(model_folder):
         make_job({"subject.model.id": str(model_folder), "variant.quant": "w8a8"})
 
 
-def test_an_option_that_the_checkpoint_contradicts_is_one_line(model_folder):
+def test_option_that_contradicts_the_checkpoint_is_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     (model_folder / "config.json").write_text(json.dumps(config))
-    given = {"subject.model.id": str(model_folder), "variant.quant": "gptq"}
-    assert make_job({**given, "variant.options": ["bits=4"]}).variant.quant == "gptq"
+    arguments = {"subject.model.id": str(model_folder), "variant.quant": "gptq"}
+    assert make_job({**arguments, "variant.options": ["bits=4"]}).variant.quant == "gptq"
     with pytest.raises(SpecError, match="is 4 and not 8; leave --option bits out"):
-        make_job({**given, "variant.options": ["bits=8"]})
+        make_job({**arguments, "variant.options": ["bits=8"]})
 
 
-def test_another_quantization_than_a_folder_has_is_refused_before_a_sweep_begins(model_folder):
+def test_quant_that_contradicts_the_folder_is_refused_before_a_sweep(model_folder):
     config = json.loads((model_folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     (model_folder / "config.json").write_text(json.dumps(config))
@@ -136,14 +136,14 @@ def test_another_quantization_than_a_folder_has_is_refused_before_a_sweep_begins
         make_job({"subject.model.id": str(model_folder), "variant.quant": "int8"})
 
 
-def test_a_format_of_checkpoints_offers_random_weights(model_folder):
+def test_unquantized_model_for_a_stored_format_is_refused_with_a_remedy(model_folder):
     model = ModelSpec(id=str(model_folder))
     with pytest.raises(ModelError, match="leave --quant out, or add --load-format dummy for random weights"):
         find_checkpoint(model, QuantSpec(quant="compressed-tensors", options={"scheme": "w8a8"}))
 
 
 @pytest.mark.parametrize(
-    ("quant", "line"),
+    ("quant", "message"),
     [
         (
             "compressed-tensors",
@@ -153,15 +153,15 @@ def test_a_format_of_checkpoints_offers_random_weights(model_folder):
         ("mxfp4", "mxfp4: random weights of an MXFP4 checkpoint of gpt-oss are not made; give a checkpoint"),
     ],
 )
-def test_formats_that_are_not_made_of_random_weights_are_refused(shape_folder, quant, line, monkeypatch):
+def test_formats_without_random_weights_are_refused(shape_folder, quant, message, monkeypatch):
     monkeypatch.setattr("benchmarker.quantization.base.installed_version", lambda name: "1.0")
     monkeypatch.setattr("benchmarker.checkpoints.find.import_libraries", lambda *names: None)
     with pytest.raises((SpecError, ModelError)) as caught:
         prepare(shape_folder, quant, dummy=True)
-    assert str(caught.value) == line
+    assert str(caught.value) == message
 
 
-def test_a_model_without_linear_layers_has_no_packed_random_weights(tmp_path):
+def test_packed_random_weights_require_linear_layers(tmp_path):
     from transformers import GPT2Config
 
     GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=128).save_pretrained(tmp_path)

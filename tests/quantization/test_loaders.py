@@ -1,4 +1,4 @@
-"""The loaders with their real libraries, on a two-layer random Qwen3."""
+"""Test the loaders with their real libraries on a random two-layer Qwen3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, dis
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as torch tells of it."""
+    """GPU properties that `install` makes torch report."""
 
     name: str
     capability: tuple[int, int]
@@ -42,7 +42,7 @@ class Gpu:
         monkeypatch.setattr(torch.version, "hip", self.hip)
 
 
-def test_fp16_keeps_every_weight_in_16_bit(session_model):
+def test_fp16_stores_every_weight_in_16_bit(session_model):
     loaded = load(session_model, "fp16")
     facts = facts_of(loaded)
     assert facts.parameters == PARAMETERS
@@ -55,14 +55,14 @@ def test_fp16_keeps_every_weight_in_16_bit(session_model):
     assert not loaded.model.training
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("bfloat16", 2), ("float32", 4)])
-def test_the_type_of_the_weights_can_be_chosen(session_model, dtype, width):
+@pytest.mark.parametrize(("dtype", "element_bytes"), [("bfloat16", 2), ("float32", 4)])
+def test_dtype_sets_the_type_of_the_weights(session_model, dtype, element_bytes):
     facts = facts_of(load(session_model, "fp16", dtype=dtype))
-    assert facts.weight_bytes == width * PARAMETERS + ROPE_BYTES
+    assert facts.weight_bytes == element_bytes * PARAMETERS + ROPE_BYTES
     assert facts.weight_classes == {f"Tensor {dtype}": 15}
 
 
-def test_a_model_whose_output_layer_is_its_own(shape_folder, tmp_path):
+def test_untied_output_layer_counts_as_parameters(shape_folder, tmp_path):
     folder = Path(shutil.copytree(shape_folder, tmp_path / "untied"))
     config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
     (folder / "config.json").write_text(json.dumps(config))
@@ -71,18 +71,18 @@ def test_a_model_whose_output_layer_is_its_own(shape_folder, tmp_path):
     assert not facts.lm_head_tied
 
 
-def test_a_model_is_loaded_in_one_call(session_model):
+def test_load_model_returns_a_working_model(session_model):
     model = load_model(str(session_model), device="cpu")
     assert model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3, do_sample=False).shape == (1, 6)
 
 
-def test_one_call_says_what_is_wrong_in_one_line(session_model):
+def test_load_model_refuses_an_unknown_quantization(session_model):
     with pytest.raises(SpecError) as caught:
         load_model(str(session_model), "bnb")
     assert str(caught.value) == "load_model: quant: no quantization 'bnb'; did you mean 'bnb8'?"
 
 
-def test_weights_of_another_model_are_refused(model_folder):
+def test_checkpoint_with_missing_tensors_is_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text()) | {"num_hidden_layers": 3}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
@@ -93,7 +93,7 @@ def test_weights_of_another_model_are_refused(model_folder):
     )
 
 
-def test_weights_with_more_layers_than_the_config_are_refused(model_folder):
+def test_checkpoint_with_more_layers_than_its_config_is_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text())
     layers = config["num_hidden_layers"] - 1
     (model_folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
@@ -105,14 +105,14 @@ def test_weights_with_more_layers_than_the_config_are_refused(model_folder):
     )
 
 
-def test_heads_that_do_not_share_evenly_are_refused(model_folder):
+def test_attention_heads_not_divisible_by_kv_heads_are_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text()) | {"num_key_value_heads": 3}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"num_attention_heads \(2\) is not a multiple of num_key_value_heads \(3\)"):
         load(model_folder, "fp16")
 
 
-def test_weights_in_other_shapes_are_refused(model_folder):
+def test_checkpoint_with_mismatched_shapes_is_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 512}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
@@ -134,7 +134,7 @@ def test_weights_in_other_shapes_are_refused(model_folder):
         ("gptq", "optimum"),
     ],
 )
-def test_a_missing_library_is_said_before_the_model_is_looked_for(quant, library, monkeypatch):
+def test_missing_library_is_reported_before_the_model_is_searched(quant, library, monkeypatch):
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -148,7 +148,7 @@ def test_a_missing_library_is_said_before_the_model_is_looked_for(quant, library
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_int8_stores_a_byte_a_weight_and_for_each_row_a_scale_in_32_bits_and_a_zero_point(session_model, dtype):
+def test_int8_weight_bytes_include_scale_and_zero_point_per_row(session_model, dtype):
     loaded = load(session_model, "int8", dtype=dtype)
     facts = facts_of(loaded)
     row_bytes = 2 * (128 + 64 + 64 + 128 + 256 + 256 + 128) * (4 + 1)
@@ -162,14 +162,14 @@ def test_int8_stores_a_byte_a_weight_and_for_each_row_a_scale_in_32_bits_and_a_z
 
 
 @pytest.mark.slow
-def test_int8_can_share_a_scale_within_a_group(session_model):
+def test_int8_supports_scales_per_group(session_model):
     per_row, per_group = load(session_model, "int8"), load(session_model, "int8", group_size=32)
     assert facts_of(per_group).weight_bytes > facts_of(per_row).weight_bytes
     assert distance(per_group, load(session_model, "fp16")) < 0.05
 
 
 @pytest.mark.slow
-def test_int8_leaves_the_compilers_flags_alone(session_model):
+def test_int8_does_not_change_inductor_settings(session_model):
     import torch._inductor.config as inductor
 
     before = inductor.coordinate_descent_tuning, torch.get_float32_matmul_precision()
@@ -178,7 +178,7 @@ def test_int8_leaves_the_compilers_flags_alone(session_model):
 
 
 @pytest.mark.slow
-def test_int8_groups_that_do_not_divide(session_model):
+def test_int8_refuses_a_group_size_that_does_not_divide(session_model):
     with pytest.raises(SpecError) as caught:
         load(session_model, "int8", group_size=48)
     assert str(caught.value) == (
@@ -189,12 +189,12 @@ def test_int8_groups_that_do_not_divide(session_model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_bnb4_stores_half_a_byte_a_weight_with_its_scales(session_model, dtype):
+def test_bnb4_weight_bytes_include_its_scales(session_model, dtype):
     loaded = load(session_model, "bnb4", dtype=dtype)
     facts = facts_of(loaded)
-    scale_bytes, code_bytes = 4 * LINEARS // 64, 14 * 16 * 4
-    at_least = LINEARS // 2 + scale_bytes + 2 * (EMBEDDING + NORMS) + ROPE_BYTES
-    assert at_least < facts.weight_bytes <= at_least + code_bytes
+    scale_bytes, codebook_bytes = 4 * LINEARS // 64, 14 * 16 * 4
+    packed_bytes = LINEARS // 2 + scale_bytes + 2 * (EMBEDDING + NORMS) + ROPE_BYTES
+    assert packed_bytes < facts.weight_bytes <= packed_bytes + codebook_bytes
     assert facts.parameters == PARAMETERS
     assert facts.quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
     assert facts.linear_classes == {"Linear": 1, "Linear4bit": 14}
@@ -203,14 +203,14 @@ def test_bnb4_stores_half_a_byte_a_weight_with_its_scales(session_model, dtype):
 
 
 @pytest.mark.slow
-def test_double_quantization_makes_the_scales_smaller(session_model):
+def test_double_quantization_reduces_the_weight_bytes(session_model):
     single, double = load("qwen3-tiny", "bnb4", dummy=True), load("qwen3-tiny", "bnb4", dummy=True, double_quant=True)
     assert facts_of(double).weight_bytes < facts_of(single).weight_bytes
     assert facts_of(double).parameters == facts_of(single).parameters
 
 
 @pytest.mark.slow
-def test_a_checkpoint_in_4_bit_already_keeps_its_own_config(session_model, tmp_path):
+def test_stored_bnb4_config_overrides_the_options(session_model, tmp_path):
     load(session_model, "bnb4").model.save_pretrained(tmp_path / "nf4")
     loaded = load(tmp_path / "nf4", "bnb4", quant_type="fp4")
     assert loaded.notes == (
@@ -222,7 +222,7 @@ def test_a_checkpoint_in_4_bit_already_keeps_its_own_config(session_model, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_bnb8_stores_a_byte_a_weight_and_for_each_row_a_scale_in_32_bits(session_model, dtype):
+def test_bnb8_weight_bytes_include_a_scale_per_row(session_model, dtype):
     loaded = load(session_model, "bnb8", dtype=dtype)
     facts = facts_of(loaded)
     row_bytes = 2 * (128 + 64 + 64 + 128 + 256 + 256 + 128) * 4
@@ -232,27 +232,27 @@ def test_bnb8_stores_a_byte_a_weight_and_for_each_row_a_scale_in_32_bits(session
     assert facts.linear_classes == {"Linear": 1, "Linear8bitLt": 14}
     assert facts.weight_classes == {"Int8Params int8": 14, f"Tensor {dtype}": 1}
     assert distance(loaded, load(session_model, "fp16", dtype=dtype)) < 0.1
-    assert facts_of(loaded).weight_bytes == facts.weight_bytes, "the first product moves the scales elsewhere"
+    assert facts_of(loaded).weight_bytes == facts.weight_bytes, "the first forward moves the scales elsewhere"
 
 
 @pytest.mark.slow
-def test_the_scales_of_a_real_model_are_counted():
+def test_bits_per_weight_of_a_real_model_include_scales():
     bits = {quant: facts_of(load("qwen3-small", quant, dtype="bfloat16")).bits_per_weight for quant in ("int8", "bnb8")}
     assert bits == {"int8": pytest.approx(9.81, abs=0.005), "bnb8": pytest.approx(9.78, abs=0.005)}
 
 
 @pytest.mark.slow
-def test_an_outlier_is_multiplied_in_16_bit_where_the_threshold_says_so(session_model):
-    plain = load(session_model, "fp16", dtype="bfloat16")
-    # With so low a threshold hardly a channel is left to the 8 bits of the activations.
+def test_bnb8_threshold_computes_outliers_in_16_bit(session_model):
+    unquantized = load(session_model, "fp16", dtype="bfloat16")
+    # With a threshold of 0.01, almost every channel is computed in 16 bit.
     low, off = (load(session_model, "bnb8", dtype="bfloat16", threshold=threshold) for threshold in (0.01, 0))
     assert [module.state.threshold for module in low.model.modules() if hasattr(module, "state")] == [0.01] * 14
     assert not torch.equal(logits(low), logits(off))
-    assert distance(low, plain) < distance(off, plain)
+    assert distance(low, unquantized) < distance(off, unquantized)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_in_8_bit_is_bnb8_and_one_in_4_bit_bnb4(session_model, tmp_path):
+def test_bitsandbytes_checkpoints_load_with_their_number_of_bits(session_model, tmp_path):
     for quant in ("bnb8", "bnb4"):
         load(session_model, quant).model.save_pretrained(tmp_path / quant)
     loaded = load(tmp_path / "bnb8", "bnb8", threshold=3.0)
@@ -266,7 +266,7 @@ def test_a_checkpoint_in_8_bit_is_bnb8_and_one_in_4_bit_bnb4(session_model, tmp_
             load(tmp_path / other, quant)
 
 
-def test_int4_says_at_once_that_it_needs_a_gpu():
+def test_int4_on_a_cpu_is_refused_before_the_model_is_searched():
     with pytest.raises(DeviceError) as caught:
         prepare("no/such/model", "int4", dtype="bfloat16")
     assert str(caught.value) == (
@@ -290,26 +290,26 @@ def test_int4_says_at_once_that_it_needs_a_gpu():
         (Gpu("NVIDIA H100", (9, 0)), "float16", "computes in bfloat16, not float16; use --dtype bfloat16"),
     ],
 )
-def test_int4_refuses_what_its_kernel_cannot(gpu, dtype, line, monkeypatch):
+def test_int4_refuses_unsupported_gpus_and_dtypes(gpu, dtype, line, monkeypatch):
     gpu.install(monkeypatch)
     with pytest.raises(BenchmarkerError, match=re.escape(line)):
         torchao_int4.check(torchao_int4.Int4Options(), Target("cuda:0", dtype))
 
 
-def test_int4_takes_an_nvidia_gpu_that_has_the_kernel(monkeypatch):
+def test_int4_supports_hopper(monkeypatch):
     Gpu("NVIDIA H100", (9, 0)).install(monkeypatch)
     torchao_int4.check(torchao_int4.Int4Options(), Target("cuda:0", "bfloat16"))
 
 
 @pytest.mark.parametrize(("scales", "algorithm"), [("range", "tinygemm"), ("hqq", "hqq")])
-def test_int4_scales_are_chosen_by_range_or_by_hqq_in_one_packing(scales, algorithm):
+def test_int4_scales_option_sets_the_algorithm_and_not_the_packing(scales, algorithm):
     config = torchao_int4.torchao_config(torchao_int4.Int4Options(group_size=64, scales=scales))
     assert config.int4_choose_qparams_algorithm == algorithm
     assert (config.group_size, config.int4_packing_format) == (64, "tile_packed_to_4d")
     assert config.set_inductor_config is False
 
 
-def test_int4_leaves_no_layer_in_16_bit_without_a_word(tmp_path):
+def test_int4_refuses_a_group_size_that_does_not_divide(tmp_path):
     checkpoint = Checkpoint(
         tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 96}
     )
@@ -320,15 +320,15 @@ def test_int4_leaves_no_layer_in_16_bit_without_a_word(tmp_path):
     )
 
 
-def test_codes_packed_into_words_count_as_fewer_than_16_bits(session_model):
-    """Eight 4-bit codes are one 32-bit word: torchao's layout, filled with zeros, as its kernel needs a GPU."""
+def test_packed_int4_codes_count_as_quantized_weights(session_model):
+    """Count torchao's packed tensor, built of zeros because its packing kernel needs a GPU."""
     loaded = load(session_model, "fp16", dtype="bfloat16")
     up = loaded.model.model.layers[0].mlp.up_proj
     words = torch.zeros(up.out_features // 8, up.in_features // 128, 32, 4, dtype=torch.int32)
     scales = torch.zeros(up.in_features // 32, up.out_features, 2, dtype=torch.bfloat16)
-    packed = Int4TilePackedTo4dTensor(words, scales, [1, 32], up.weight.shape)
+    int4_tensor = Int4TilePackedTo4dTensor(words, scales, [1, 32], up.weight.shape)
     before = facts_of(loaded)
-    up.weight = torch.nn.Parameter(packed, requires_grad=False)
+    up.weight = torch.nn.Parameter(int4_tensor, requires_grad=False)
     facts = facts_of(loaded)
     weights = up.in_features * up.out_features
     assert (facts.parameters, facts.quantized_fraction) == (PARAMETERS, pytest.approx(weights / PARAMETERS))
@@ -338,41 +338,41 @@ def test_codes_packed_into_words_count_as_fewer_than_16_bits(session_model):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.version.hip is not None, reason="needs an NVIDIA GPU")
-def test_int4_makes_weights_smaller_and_keeps_the_model(shape_folder, tmp_path):
+def test_int4_reduces_weight_bytes_and_preserves_logits(shape_folder, tmp_path):
     folder = Path(shutil.copytree(shape_folder, tmp_path / "wide"))
-    # torchao fills the rows of int4 up to 1024 inputs: narrower layers would take no less than in 16 bit.
+    # torchao pads int4 rows to 1024 inputs, so narrower layers would need as many bytes as in 16 bit.
     wide = {"hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8, "head_dim": 128}
     (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | wide))
-    kinds = {}
+    results = {}
     for quant, options in (("fp16", {}), ("int8", {}), ("int4", {}), ("int4", {"group_size": 32})):
         model = load_model(str(folder), quant, device="cuda", dtype="bfloat16", load_format="dummy", options=options)
         facts = load_facts(Loaded(model), load_s=1.0, peak_bytes=None)
         ids = torch.arange(10, 30, device="cuda")[None]
         with torch.no_grad():
-            kinds[quant, *options.values()] = facts, model(ids).logits.float()
-    plain_facts, plain = kinds["fp16",]
+            results[quant, *options.values()] = facts, model(ids).logits.float()
+    unquantized_facts, unquantized = results["fp16",]
     for key in (("int4",), ("int4", 32)):
-        facts, predictions = kinds[key]
-        assert facts.weight_bytes < kinds["int8",][0].weight_bytes < plain_facts.weight_bytes
-        assert facts.quantized_fraction == kinds["int8",][0].quantized_fraction > 0
+        facts, quantized = results[key]
+        assert facts.weight_bytes < results["int8",][0].weight_bytes < unquantized_facts.weight_bytes
+        assert facts.quantized_fraction == results["int8",][0].quantized_fraction > 0
         assert facts.weight_classes["Int4TilePackedTo4dTensor int32"] == 14
-        assert (predictions - plain).norm() < 0.5 * plain.norm()
-    assert kinds["int4", 32][0].weight_bytes > kinds["int4",][0].weight_bytes
+        assert (quantized - unquantized).norm() < 0.5 * unquantized.norm()
+    assert results["int4", 32][0].weight_bytes > results["int4",][0].weight_bytes
 
 
-def test_int8_dynamic_stores_int8_and_quantizes_activations_too(session_model):
+def test_int8_dynamic_also_quantizes_activations(session_model):
     loaded, weight_only = (
         load(session_model, "int8-dynamic", dtype="float32"),
         load(session_model, "int8", dtype="float32"),
     )
-    plain = load(session_model, "fp16", dtype="float32")
+    unquantized = load(session_model, "fp16", dtype="float32")
     assert facts_of(loaded).weight_classes == {"Int8Tensor int8": 14, "Tensor float32": 1}
     assert facts_of(loaded).quantized_fraction == pytest.approx(LINEARS / PARAMETERS)
-    # Activations in 8 bit add their own error to that of the weights.
-    assert distance(weight_only, plain) < distance(loaded, plain) < 0.1
+    # Quantized activations add to the error of quantized weights.
+    assert distance(weight_only, unquantized) < distance(loaded, unquantized) < 0.1
 
 
-def test_fp8_says_at_once_that_it_needs_a_gpu():
+def test_fp8_on_a_cpu_is_refused_before_the_model_is_searched():
     with pytest.raises(DeviceError) as caught:
         prepare("no/such/model", "fp8", dtype="bfloat16")
     assert str(caught.value) == (
@@ -391,7 +391,7 @@ def test_fp8_says_at_once_that_it_needs_a_gpu():
         ((9, 0), "float16", "fp8: torch's product of rows gives bfloat16, not float16; use --dtype bfloat16"),
     ],
 )
-def test_fp8_refuses_what_its_product_cannot(capability, dtype, line, monkeypatch):
+def test_fp8_refuses_unsupported_gpus_and_dtypes(capability, dtype, line, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     with pytest.raises((DeviceError, SpecError)) as caught:
@@ -400,7 +400,7 @@ def test_fp8_refuses_what_its_product_cannot(capability, dtype, line, monkeypatc
 
 
 @pytest.mark.parametrize("quant", ["int8", "int8-dynamic"])
-def test_a_quantization_that_finds_no_layer_is_an_error(quant, tmp_path):
+def test_quantization_without_matching_layers_raises(quant, tmp_path):
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 256}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedError) as caught:

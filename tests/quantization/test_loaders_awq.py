@@ -1,4 +1,4 @@
-"""AWQ checkpoints, with the real library on a two-layer random Qwen3 that is packed here by hand."""
+"""Test loading AWQ checkpoints with gptqmodel on a random two-layer Qwen3 that the test itself packs."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from benchmarker.workloads.generation.spec import VariantSpec
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, prepare
 
 GROUP = 64
-PLACES = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight neighbouring outputs each nibble of a word holds, the lowest first: AutoAWQ's order."""
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Index of the output, of eight neighbours, in each nibble of a word from the lowest (AutoAWQ's order)."""
 CONFIG = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
 
 
-def test_its_weights_have_4_bits():
+def test_awq_has_4_bits():
     assert awq.LOADER.bits == (4,)
     assert awq.LOADER.has_low_bits
 
 
-def words_of(codes: Tensor) -> Tensor:
-    """Codes, [rows, columns], as words of eight, [rows, columns / 8]."""
+def pack_codes(codes: Tensor) -> Tensor:
+    """Pack eight codes per word: [rows, columns] to [rows, columns / 8]."""
     eights = codes.to(torch.int64).view(len(codes), -1, 8)
-    words = sum(eights[:, :, place] << (4 * nibble) for nibble, place in enumerate(PLACES))
+    words = sum(eights[:, :, output] << (4 * nibble) for nibble, output in enumerate(AWQ_ORDER))
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
 
 
-def packed(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """AWQ's tensors of a weight, [out, in], and the weight that they stand for."""
+def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Return AWQ's tensors of a weight, [out, in], and the dequantized weight."""
     groups = weight.float().view(len(weight), -1, GROUP)
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     scales = ((high - low) / 15).half().float()
@@ -46,8 +46,8 @@ def packed(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     codes = ((groups / scales[..., None]).round() + zeros[..., None]).clamp(0, 15)
     values = ((codes - zeros[..., None]) * scales[..., None]).view_as(weight)
     tensors = {
-        "qweight": words_of(codes.view_as(weight).t()),
-        "qzeros": words_of(zeros.t()),
+        "qweight": pack_codes(codes.view_as(weight).t()),
+        "qzeros": pack_codes(zeros.t()),
         "scales": scales.t().half().contiguous(),
     }
     return tensors, values
@@ -55,27 +55,27 @@ def packed(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
 
 @pytest.fixture
 def folders(model_folder: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A checkpoint in AWQ, and a plain one of the weights that it stands for."""
-    plain, config = tmp_path / "plain", json.loads((model_folder / "config.json").read_text())
-    plain.mkdir()
-    (plain / "config.json").write_text(json.dumps(config))
+    """Return the folders of an AWQ checkpoint and of its dequantized weights."""
+    dequantized, config = tmp_path / "plain", json.loads((model_folder / "config.json").read_text())
+    dequantized.mkdir()
+    (dequantized / "config.json").write_text(json.dumps(config))
     stored, values = {}, {}
     for name, weight in load_file(model_folder / "model.safetensors").items():
         stored[name] = values[name] = weight.half()
         if name.endswith("_proj.weight"):
-            tensors, values[name] = packed(weight)
+            tensors, values[name] = quantize(weight)
             values[name] = values[name].half()
             del stored[name]
             stored |= {name.replace("weight", kind): tensor for kind, tensor in tensors.items()}
     save_file(stored, model_folder / "model.safetensors", {"format": "pt"})
-    save_file(values, plain / "model.safetensors", {"format": "pt"})
+    save_file(values, dequantized / "model.safetensors", {"format": "pt"})
     (model_folder / "config.json").write_text(json.dumps(config | {"quantization_config": CONFIG}))
-    return model_folder, plain
+    return model_folder, dequantized
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "linear"), [("auto", "TorchAtenAwqLinear"), ("torch", "AwqTorchLinear")])
-def test_an_awq_checkpoint_predicts_as_the_weights_that_it_stands_for(folders, kernel, linear):
+def test_awq_checkpoint_matches_its_dequantized_weights(folders, kernel, linear):
     loaded = load(folders[0], "awq", kernel=kernel)
     facts = facts_of(loaded)
     assert facts.linear_classes == {"Linear": 1, linear: 14}
@@ -90,14 +90,14 @@ def test_an_awq_checkpoint_predicts_as_the_weights_that_it_stands_for(folders, k
 
 
 @pytest.mark.slow
-def test_another_kernel_than_the_one_asked_for_is_an_error(folders):
+def test_kernel_other_than_the_requested_one_raises(folders):
     loaded = load(folders[0], "awq", kernel="torch")
     with pytest.raises(DeviceError, match="awq: requested the marlin kernel, gptqmodel used 14 AwqTorchLinear"):
         linear_class_of("awq", loaded.model, title="marlin", expected="AwqMarlinLinear")
 
 
 @pytest.mark.slow
-def test_a_dummys_weights_are_of_the_models_deviation_and_lean_to_no_side(shape_folder):
+def test_random_awq_weights_have_the_models_deviation_and_zero_mean(shape_folder):
     from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
 
     loaded: Loaded = load(shape_folder, "awq", dummy=True, kernel="torch")
@@ -120,18 +120,18 @@ def test_a_dummys_weights_are_of_the_models_deviation_and_lean_to_no_side(shape_
         ),
     ],
 )
-def test_what_awq_cannot_take_is_one_line(folders, model, dtype, options, line):
+def test_unsupported_dtype_kernel_or_checkpoint_is_refused(folders, model, dtype, options, line):
     with pytest.raises(BenchmarkerError) as caught:
         prepare(folders[model == "plain"], "awq", dtype=dtype, **options)
     assert line in str(caught.value)
 
 
-def test_bfloat16_on_a_gpu_is_refused_because_transformers_would_run_float16():
+def test_bfloat16_on_a_gpu_is_refused():
     with pytest.raises(BenchmarkerError, match="transformers runs it in float16 on a GPU; use --dtype float16"):
         awq.check(awq.AWQOptions(), awq.Target("cuda:0", "bfloat16"))
 
 
-def test_an_engine_with_its_own_libraries_computes_in_bfloat16(folders):
+def test_external_engines_may_load_awq_in_bfloat16(folders):
     model = ModelSpec(id=str(folders[0]), dtype="bfloat16")
     variant = VariantSpec(name="awq", quant="awq", engine="vllm")
     assert find_checkpoint(model, variant, device="cuda:0", is_external=True).folder == folders[0]
@@ -139,6 +139,6 @@ def test_an_engine_with_its_own_libraries_computes_in_bfloat16(folders):
         find_checkpoint(model, variant, device="cuda:0")
 
 
-def test_other_forms_name_the_one_that_reads_an_awq_checkpoint(folders):
+def test_other_quantizations_of_an_awq_checkpoint_are_refused_with_a_remedy(folders):
     with pytest.raises(ModelError, match=r"quantized already .awq., which --quant int8 cannot take; use --quant awq"):
         prepare(folders[0], "int8")

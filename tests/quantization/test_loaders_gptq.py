@@ -1,4 +1,4 @@
-"""GPTQ with its real libraries, on a two-layer random Qwen3: the three ways in, and what each refuses."""
+"""Test GPTQ with its real libraries on a random two-layer Qwen3: random, quantized and stored weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, 
 
 
 class Interrupting(Log):
-    """Ctrl-C after the first block."""
+    """Progress that raises KeyboardInterrupt after the first block."""
 
     def step(self, what: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -30,7 +30,7 @@ class Interrupting(Log):
     ("kernel", "linear"), [("auto", "TorchAtenLinear"), ("torch", "TorchLinear"), ("torch_aten", "TorchAtenLinear")]
 )
 @pytest.mark.usefixtures("traced_only")
-def test_a_gptq_dummy_runs_on_the_kernel_that_was_asked_for(shape_folder, kernel, linear):
+def test_random_gptq_weights_run_on_the_requested_kernel(shape_folder, kernel, linear):
     loaded = load(shape_folder, "gptq", dummy=True, kernel=kernel)
     facts = facts_of(loaded)
     assert facts.linear_classes == {"Linear": 1, linear: 14}
@@ -42,7 +42,7 @@ def test_a_gptq_dummy_runs_on_the_kernel_that_was_asked_for(shape_folder, kernel
 
 
 @pytest.mark.slow
-def test_another_kernel_than_the_one_asked_for_is_an_error(shape_folder):
+def test_kernel_other_than_the_requested_one_raises(shape_folder):
     loaded = load(shape_folder, "gptq", dummy=True, kernel="torch")
     with pytest.raises(DeviceError) as caught:
         check_what_ran("torch_aten", loaded.model)
@@ -53,7 +53,7 @@ def test_another_kernel_than_the_one_asked_for_is_an_error(shape_folder):
 
 
 @pytest.mark.slow
-def test_importing_gptqmodel_leaves_the_environment_as_it_was(shape_folder):
+def test_importing_gptqmodel_does_not_change_environment_variables(shape_folder):
     variables = dict(os.environ)
     load(shape_folder, "gptq", dummy=True)
     assert dict(os.environ) == variables
@@ -61,7 +61,7 @@ def test_importing_gptqmodel_leaves_the_environment_as_it_was(shape_folder):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_a_plain_checkpoint_is_quantized_once_and_then_found(session_model, tmp_path):
+def test_unquantized_checkpoint_is_quantized_once_and_cached(session_model, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("A measurement is a question put to the world. " * 40)
     options: dict[str, Scalar] = {
@@ -71,23 +71,23 @@ def test_a_plain_checkpoint_is_quantized_once_and_then_found(session_model, tmp_
         "bits": 8,
     }
     log = Log()
-    made = prepare(session_model, "gptq", log, **options)
+    quantized = prepare(session_model, "gptq", log, **options)
     assert log.steps == [("quantizing blocks", 1, 2), ("quantizing blocks", 2, 2)]
     assert log.notes == ["quantizing with GPTQ: 4 pieces of 64 tokens to calibrate on"]
-    assert made.quantization is not None
-    assert (made.quantization["bits"], made.quantization["format"]) == (8, "gptq")
-    again = Log()
-    assert prepare(session_model, "gptq", again, **options) == made
-    assert (again.steps, again.notes) == ([], [])
+    assert quantized.quantization is not None
+    assert (quantized.quantization["bits"], quantized.quantization["format"]) == (8, "gptq")
+    second_log = Log()
+    assert prepare(session_model, "gptq", second_log, **options) == quantized
+    assert (second_log.steps, second_log.notes) == ([], [])
     loaded = load(session_model, "gptq", **options)
     assert loaded.notes[1].startswith("quantized here: 4 pieces of 64 tokens, text sha256 ")
     assert distance(loaded, load(session_model, "fp16")) < 0.05
     text.write_text("Another text altogether, of about the same length. " * 40)
-    # The other text is calibrated on, which the first block already shows.
+    # Another text starts another calibration, which the first block already shows.
     with pytest.raises(KeyboardInterrupt):
         prepare(session_model, "gptq", Interrupting(), **options)
 
-    copied = Path(shutil.copytree(made.folder, tmp_path / "copied"))
+    copied = Path(shutil.copytree(quantized.folder, tmp_path / "copied"))
     (copied / "benchmarker.json").unlink()
     config = json.loads((copied / "config.json").read_text())
     del config["quantization_config"]["meta"]
@@ -99,15 +99,15 @@ def test_a_plain_checkpoint_is_quantized_once_and_then_found(session_model, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [{"sym": False, "desc_act": True}, {"group_size": -1, "kernel": "torch"}])
+@pytest.mark.parametrize("options", [{"sym": False, "desc_act": True}, {"group_size": -1, "kernel": "torch"}])
 @pytest.mark.usefixtures("traced_only")
-def test_every_form_of_gptq_can_be_quantized_here(session_model, form):
-    loaded = load(session_model, "gptq", calibration_samples=4, calibration_tokens=64, **form)
+def test_gptq_quantizes_with_nondefault_options(session_model, options):
+    loaded = load(session_model, "gptq", calibration_samples=4, calibration_tokens=64, **options)
     assert distance(loaded, load(session_model, "fp16")) < 0.5
 
 
 @pytest.mark.slow
-def test_a_calibration_text_that_is_too_short(session_model, tmp_path):
+def test_too_short_calibration_text_is_refused(session_model, tmp_path):
     text = tmp_path / "short.txt"
     text.write_text("too short")
     with pytest.raises(SpecError) as caught:
@@ -119,7 +119,7 @@ def test_a_calibration_text_that_is_too_short(session_model, tmp_path):
 
 
 @pytest.mark.slow
-def test_calibration_needs_a_tokenizer(model_folder):
+def test_calibration_requires_a_tokenizer(model_folder):
     (model_folder / "tokenizer.json").unlink()
     (model_folder / "tokenizer_config.json").unlink()
     with pytest.raises(ModelError) as caught:
@@ -131,15 +131,15 @@ def test_calibration_needs_a_tokenizer(model_folder):
 
 
 @pytest.mark.slow
-def test_quantizing_that_is_interrupted_leaves_nothing_behind(session_model, cache_folder):
+def test_interrupted_quantization_leaves_no_files(session_model, cache_folder):
     with pytest.raises(KeyboardInterrupt):
         prepare(session_model, "gptq", Interrupting(), calibration_samples=2, calibration_tokens=64)
     assert list(cache_folder.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_a_kernel_that_cannot_be_made_ready_is_named_with_what_to_take_instead(shape_folder, monkeypatch):
-    """As Machete, gptqmodel's choice on Hopper, which downloads its sources when it is first used."""
+def test_kernel_that_cannot_be_built_is_named_with_an_alternative(shape_folder, monkeypatch):
+    """Simulate Machete, gptqmodel's choice on Hopper, which downloads its sources at its first use."""
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
 
     def unreachable(self: TorchLinear) -> None:
@@ -151,34 +151,34 @@ def test_a_kernel_that_cannot_be_made_ready_is_named_with_what_to_take_instead(s
 
 
 @pytest.mark.slow
-def test_running_out_of_memory_while_a_kernel_is_made_ready_stays_that(shape_folder, monkeypatch):
+def test_out_of_memory_while_a_kernel_is_built_is_not_replaced(shape_folder, monkeypatch):
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
 
-    def full(self: TorchLinear) -> None:
+    def allocate(self: TorchLinear) -> None:
         torch.empty(2**46, dtype=torch.uint8)
 
-    monkeypatch.setattr(TorchLinear, "post_init", full)
+    monkeypatch.setattr(TorchLinear, "post_init", allocate)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
 
 
 @pytest.mark.slow
-def test_a_buffer_of_a_kernels_own_is_not_missing_and_any_other_is(shape_folder, monkeypatch):
+def test_only_known_kernel_buffers_may_be_missing_in_the_checkpoint(shape_folder, monkeypatch):
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
 
     def with_buffer(name: str) -> Any:
-        made = TorchLinear.__init__
+        original = TorchLinear.__init__
 
-        def init(self: TorchLinear, *args: Any, **kinds: Any) -> None:
-            made(self, *args, **kinds)
+        def init(self: TorchLinear, *args: Any, **keywords: Any) -> None:
+            original(self, *args, **keywords)
             self.register_buffer(name, torch.empty(0, dtype=torch.int32))
 
         return init
 
     with monkeypatch.context() as patch:
         patch.setattr(TorchLinear, "__init__", with_buffer("input_perm"))
-        made = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
-        assert facts_of(made).quantized_fraction > 0
+        loaded = load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
+        assert facts_of(loaded).quantized_fraction > 0
     with monkeypatch.context() as patch:
         patch.setattr(TorchLinear, "__init__", with_buffer("other"))
         with pytest.raises(ModelError, match="lacks"):

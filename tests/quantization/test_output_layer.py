@@ -1,4 +1,4 @@
-"""The output layer in int8, with the real libraries on a two-layer random Qwen3 whose layer is its embedding too."""
+"""Test the int8 output layer with the real libraries on a random two-layer Qwen3 with tied embeddings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.records import cell, compare_records, record
 from tests.records import load as load_record
 
 HEAD_BYTES = EMBEDDING + 2048 * (4 + 1)
-"""A byte a weight, and for each row a scale in 32 bits and a zero point."""
+"""One byte per weight, and per row a 32-bit scale and a one-byte zero point."""
 
 
 def with_int8_head(model: Path, quant: str) -> Loaded:
@@ -49,9 +49,9 @@ def with_int8_head(model: Path, quant: str) -> Loaded:
         ("bnb4", {"Int8Tensor int8": 1, "Params4bit uint8": 14}),
     ],
 )
-def test_a_tied_output_layer_becomes_int8_and_the_embedding_stays(session_model, quant, classes):
-    loaded, plain = with_int8_head(session_model, quant), load(session_model, quant)
-    facts, before = facts_of(loaded), facts_of(plain)
+def test_tied_output_layer_becomes_int8_and_the_embedding_is_kept(session_model, quant, classes):
+    loaded, without_option = with_int8_head(session_model, quant), load(session_model, quant)
+    facts, before = facts_of(loaded), facts_of(without_option)
     assert facts.weight_bytes == before.weight_bytes + HEAD_BYTES
     assert facts.parameters == PARAMETERS
     assert facts.weight_classes == classes
@@ -59,13 +59,13 @@ def test_a_tied_output_layer_becomes_int8_and_the_embedding_stays(session_model,
     assert facts.notes[-1].endswith("a scale a row; the embedding, which it was tied to, stays in float16")
     assert not any("not quantized" in note for note in facts.notes)
     assert facts.quantized_fraction == pytest.approx(before.quantized_fraction + EMBEDDING / PARAMETERS)
-    assert 0 < distance(loaded, plain) < 0.02
-    # A step reads the layer in a byte a weight, and of the embedding a row.
-    assert describe(loaded.model).read_bytes == describe(plain.model).read_bytes - 2 * EMBEDDING + HEAD_BYTES
+    assert 0 < distance(loaded, without_option) < 0.02
+    # A decode step reads one byte per weight of the output layer, and one row of the embedding.
+    assert describe(loaded.model).read_bytes == describe(without_option.model).read_bytes - 2 * EMBEDDING + HEAD_BYTES
 
 
 @pytest.mark.slow
-def test_an_output_layer_of_its_own_leaves_less_to_store(shape_folder, tmp_path):
+def test_untied_int8_output_layer_reduces_the_weight_bytes(shape_folder, tmp_path):
     folder = Path(shutil.copytree(shape_folder, tmp_path / "untied"))
     config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
     (folder / "config.json").write_text(json.dumps(config))
@@ -79,7 +79,7 @@ def test_an_output_layer_of_its_own_leaves_less_to_store(shape_folder, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["eager", pytest.param("compile", marks=pytest.mark.by_hand)])
-def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_model, name):
+def test_engine_steps_match_the_forward_with_an_int8_output_layer(session_model, name):
     checkpoint = prepare(session_model, "int8", lm_head="int8", dtype="float32")
     options = LOADERS["int8"].options(lm_head="int8")
     with torch_engine(name).open(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent()) as decoder:
@@ -92,7 +92,7 @@ def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_m
     assert abs(step.log_probabilities - forward.log_probabilities).max() < 1e-3
 
 
-def test_a_layer_that_cannot_be_quantized_is_refused_in_a_line(session_model):
+def test_unsupported_output_layer_is_refused(session_model):
     loaded = load(session_model, "fp16")
     loaded.model.lm_head = torch.nn.Embedding(4, 4)
     with pytest.raises(UnsupportedError) as caught:
@@ -102,14 +102,14 @@ def test_a_layer_that_cannot_be_quantized_is_refused_in_a_line(session_model):
     )
 
 
-def test_without_the_option_nothing_changes(session_model):
+def test_model_is_unchanged_without_the_option(session_model):
     loaded = load(session_model, "fp16")
     before = logits(loaded)
     assert with_head(loaded, FormOptions()) is loaded
     assert torch.equal(logits(loaded), before)
 
 
-def test_a_missing_torchao_is_said_before_the_model_is_looked_for(monkeypatch):
+def test_missing_torchao_is_reported_before_the_model_is_searched(monkeypatch):
     def version(name: str) -> str:
         if name == "torchao":
             raise importlib.metadata.PackageNotFoundError(name)
@@ -131,14 +131,14 @@ def test_a_missing_torchao_is_said_before_the_model_is_looked_for(monkeypatch):
         (SglangEngine(), SglangOptions()),
     ],
 )
-def test_engines_with_forms_of_their_own_refuse_it(engine, options, session_model):
+def test_external_engines_refuse_the_option(engine, options, session_model):
     form = Form("fp16", FormOptions(lm_head="int8"), "float16", options)
     checkpoint = prepare(session_model, "fp16")
     assert engine.why_not_taken(replace(form, options=FormOptions()), checkpoint) is None
     assert "for the engines that run here" in (engine.why_not_taken(form, checkpoint) or "")
 
 
-def test_fp16_with_it_is_held_against_the_unquantized_model(session_model):
+def test_fp16_with_int8_output_layer_is_not_the_quality_baseline(session_model):
     from benchmarker.checkpoints.read_model import load_tokenizer
 
     checkpoint = prepare(session_model, "fp16")
@@ -157,7 +157,7 @@ def test_fp16_with_it_is_held_against_the_unquantized_model(session_model):
     assert [plan.is_baseline for plan in plans] == [True, True, False]
 
 
-def test_a_faster_row_with_quantized_weights_is_not_taken_for_the_unquantized_form():
+def test_faster_fp16_with_quantized_weights_is_not_the_reference():
     ranking = ranking_of(
         compare_records(
             [

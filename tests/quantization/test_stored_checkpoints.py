@@ -1,4 +1,4 @@
-"""A small checkpoint of each format, with random weights: measured in its own form on a CPU, or refused."""
+"""Test that a small random checkpoint of each stored format is measured in its format on a CPU, or refused."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ SAVED = [
 ]
 
 
-def made(shape: Path, folder: Path, quant: str, **options: object) -> Path:
+def packed_checkpoint(shape: Path, folder: Path, quant: str, **options: object) -> Path:
     if quant == "compressed-tensors" and find_spec("compressed_tensors") is None:
         pytest.skip("compressed-tensors computes names, shapes and types")
     return Path(shutil.copytree(prepare(shape, quant, dummy=True, **options).folder, folder / "packed"))
 
 
-def loaded_as_stored(folder: Path, name: str, dtype: str = "bfloat16") -> Loaded:
+def load_without_quant(folder: Path, name: str, dtype: str = "bfloat16") -> Loaded:
     """Load a folder without --quant."""
     variant = make_job({"subject.model.id": str(folder)}).variant
     assert variant.name == name.format(folder.name)
@@ -62,34 +62,32 @@ def loaded_as_stored(folder: Path, name: str, dtype: str = "bfloat16") -> Loaded
 
 
 @pytest.mark.parametrize(("quant", "options", "name", "linear"), SAVED)
-def test_a_saved_checkpoint_is_measured_as_the_one_that_was_quantized_while_loading(
-    shape_folder, tmp_path, quant, options, name, linear
-):
+def test_saved_checkpoint_matches_quantization_at_load(shape_folder, tmp_path, quant, options, name, linear):
     loader, target = LOADERS[quant], Target("cpu", "bfloat16")
-    plain = prepare(shape_folder, quant, dummy=True, dtype="bfloat16", **options)
-    save_checkpoint(quant, plain, loader.options(**options), target, tmp_path / "saved")
-    loaded = loaded_as_stored(tmp_path / "saved", name)
-    # Before a forward pass, in which bitsandbytes repacks 4-bit weights on some CPUs.
+    unquantized = prepare(shape_folder, quant, dummy=True, dtype="bfloat16", **options)
+    save_checkpoint(quant, unquantized, loader.options(**options), target, tmp_path / "saved")
+    loaded = load_without_quant(tmp_path / "saved", name)
+    # Taken before a forward, in which bitsandbytes repacks 4-bit weights on some CPUs.
     facts = facts_of(loaded)
     assert has_random_weights(ModelSpec(id=str(tmp_path / "saved")))
     with pytest.raises(SpecError, match="random weights have no quality to lose"):
         make_job({"subject.model.id": str(tmp_path / "saved"), "subject.quality.size": "quick"})
     assert refusal(loader, coverage_after_forward(loaded.model)) is None
-    first = facts_of(load_quantized(quant, plain, loader.options(**options), target))
-    assert (facts.linear_classes, facts.weight_bytes) == (first.linear_classes, first.weight_bytes)
+    expected = facts_of(load_quantized(quant, unquantized, loader.options(**options), target))
+    assert (facts.linear_classes, facts.weight_bytes) == (expected.linear_classes, expected.weight_bytes)
     assert facts.linear_classes[linear] >= 14
 
 
-def test_a_folder_with_content_is_not_overwritten(tmp_path):
+def test_nonempty_folder_is_not_overwritten(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(SpecError, match="exists already; give a new folder"):
         check_new(tmp_path)
 
 
 @pytest.mark.parametrize(("quant", "options", "name", "linear"), MEASURED)
-def test_a_checkpoint_is_measured_with_the_bytes_of_its_files(shape_folder, tmp_path, quant, options, name, linear):
-    folder = made(shape_folder, tmp_path, quant, **options)
-    loaded = loaded_as_stored(folder, name)
+def test_packed_checkpoint_has_the_weight_bytes_of_its_file(shape_folder, tmp_path, quant, options, name, linear):
+    folder = packed_checkpoint(shape_folder, tmp_path, quant, **options)
+    loaded = load_without_quant(folder, name)
     coverage = coverage_after_forward(loaded.model)
     assert refusal(LOADERS[quant], coverage) is None
     facts = facts_of(loaded)
@@ -100,17 +98,17 @@ def test_a_checkpoint_is_measured_with_the_bytes_of_its_files(shape_folder, tmp_
 
 
 @pytest.mark.parametrize(("quant", "options", "name", "reason"), REFUSED)
-def test_a_checkpoint_that_transformers_unpacks_ran_in_16_bits(shape_folder, tmp_path, quant, options, name, reason):
-    loaded = loaded_as_stored(made(shape_folder, tmp_path, quant, **options), name)
+def test_checkpoint_unpacked_by_transformers_is_refused_as_16_bit(shape_folder, tmp_path, quant, options, name, reason):
+    loaded = load_without_quant(packed_checkpoint(shape_folder, tmp_path, quant, **options), name)
     coverage = coverage_after_forward(loaded.model)
     assert refusal(LOADERS[quant], coverage)
     assert unpacked_words(LOADERS[quant], coverage).startswith(reason)
 
 
 def test_nvfp4_in_float16_is_refused_before_loading(shape_folder, tmp_path):
-    folder = made(shape_folder, tmp_path, "compressed-tensors", scheme="nvfp4")
+    folder = packed_checkpoint(shape_folder, tmp_path, "compressed-tensors", scheme="nvfp4")
     with pytest.raises(
         BenchmarkerError,
         match="nvfp4: the libraries unpack it to bfloat16, which is no run of this format; use --engine vllm",
     ):
-        loaded_as_stored(folder, "nvfp4 {}", dtype="float16")
+        load_without_quant(folder, "nvfp4 {}", dtype="float16")

@@ -1,4 +1,4 @@
-"""Quantized checkpoints in their own form, without --quant. Those of compressed-tensors are packed by the library."""
+"""Test loading stored quantized checkpoints without --quant; compressed-tensors' library packs its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ W4A16 = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"we
 GPTQ = {"quant_method": "gptq", "bits": 8, "group_size": 64, "desc_act": True, "sym": False}
 
 
-def stored(folder: Path, **quantization: object) -> Path:
+def with_quantization(folder: Path, **quantization: object) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
     return folder
@@ -46,7 +46,7 @@ def stored(folder: Path, **quantization: object) -> Path:
         ({"num_bits": 4, "type": "float"}, {"num_bits": 4, "dynamic": "local"}, "nvfp4"),
     ],
 )
-def test_the_scheme_of_compressed_tensors_names_bits_of_weights_and_activations(weights, activations, scheme):
+def test_compressed_tensors_scheme_of_weights_and_activations(weights, activations, scheme):
     group = {"weights": weights, "input_activations": activations}
     assert compressed_scheme({"config_groups": {"group_0": group}}) == scheme
     other = {"weights": {"num_bits": 2, "type": "int"}}
@@ -65,17 +65,17 @@ def test_the_scheme_of_compressed_tensors_names_bits_of_weights_and_activations(
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "bnb4", "bnb4 {}"),
     ],
 )
-def test_without_quant_the_checkpoint_decides(model_folder, quantization, quant, name):
-    job = make_job({"subject.model.id": str(stored(model_folder, **quantization))})
+def test_quantization_follows_the_checkpoint_without_quant(model_folder, quantization, quant, name):
+    job = make_job({"subject.model.id": str(with_quantization(model_folder, **quantization))})
     assert (job.variant.quant, job.variant.name) == (quant, name.format(model_folder.name))
 
 
-def test_an_unquantized_checkpoint_stays_fp16(model_folder):
+def test_unquantized_checkpoint_is_fp16(model_folder):
     variant = make_job({"subject.model.id": str(model_folder)}).variant
     assert (variant.quant, variant.name, variant.checkpoint) == ("fp16", "fp16", None)
 
 
-def test_a_quant_that_contradicts_the_checkpoint_names_its_form():
+def test_quant_that_contradicts_the_checkpoint_is_refused_with_its_format():
     with pytest.raises(Exception, match="quantized already") as caught:
         check_stored("int8", "some/model", {"quantization_config": W4A16})
     assert str(caught.value) == (
@@ -84,28 +84,28 @@ def test_a_quant_that_contradicts_the_checkpoint_names_its_form():
     )
 
 
-def test_a_config_lists_checkpoints_of_one_model_with_the_unquantized_one_as_baseline(model_folder, tmp_path):
-    plain, packed = model_folder, tmp_path / "packed"
+def test_unquantized_checkpoint_of_a_config_is_the_baseline(model_folder, tmp_path):
+    unquantized, packed = model_folder, tmp_path / "packed"
     packed.mkdir()
-    (packed / "config.json").write_bytes((plain / "config.json").read_bytes())
-    stored(packed, **W4A16)
+    (packed / "config.json").write_bytes((unquantized / "config.json").read_bytes())
+    with_quantization(packed, **W4A16)
     config = tmp_path / "config.yaml"
-    config.write_text(f"variants: [{{checkpoint: {packed}}}, {{checkpoint: {plain}}}]")
+    config.write_text(f"variants: [{{checkpoint: {packed}}}, {{checkpoint: {unquantized}}}]")
     experiment = read_experiment(config)
-    assert [variant.name for variant in experiment.variants] == ["w4a16 packed", f"fp16 {plain.name}"]
-    assert experiment.first_baseline == f"fp16 {plain.name}"
-    job = make_job({}, config=config, variant=f"fp16 {plain.name}")
-    assert (job.title, job.model.id) == (str(packed), str(plain))
+    assert [variant.name for variant in experiment.variants] == ["w4a16 packed", f"fp16 {unquantized.name}"]
+    assert experiment.first_baseline == f"fp16 {unquantized.name}"
+    job = make_job({}, config=config, variant=f"fp16 {unquantized.name}")
+    assert (job.title, job.model.id) == (str(packed), str(unquantized))
     with pytest.raises(SpecError, match="checkpoint: has its own weights; leave load_format dummy out"):
-        make_job({"subject.model.load_format": "dummy"}, config=config, variant=f"fp16 {plain.name}")
+        make_job({"subject.model.load_format": "dummy"}, config=config, variant=f"fp16 {unquantized.name}")
 
 
-def test_a_torchao_checkpoint_is_read_by_the_loader_of_its_config_class():
+def test_torchao_checkpoint_loads_by_its_config_class():
     saved = {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}}
     assert stored_quant(saved) == "int8"
 
 
-def test_unpacked_weights_ran_in_16_bits():
+def test_unpacked_weights_are_reported_as_16_bit():
     weights = ModuleWeights(parameters=100, quantized_parameters=0, bytes_by_type={"bfloat16": 200})
     assert unpacked_words(LOADERS["fp8-checkpoint"], WeightCoverage(kinds={"MLP": weights})) == (
         "ran in bfloat16: transformers unpacked the checkpoint, its kernels for packed weights are for NVIDIA GPUs of "
@@ -113,7 +113,7 @@ def test_unpacked_weights_ran_in_16_bits():
     )
 
 
-def test_unpacked_experts_ran_mostly_in_16_bits():
+def test_unpacked_experts_are_reported_as_mostly_16_bit():
     attention = ModuleWeights(parameters=100, quantized_parameters=100, bytes_by_type={"int32": 50})
     experts = ModuleWeights(parameters=300, quantized_parameters=0, bytes_by_type={"float16": 600})
     coverage = WeightCoverage(kinds={"attention": attention, "experts": experts})
@@ -124,21 +124,21 @@ def test_unpacked_experts_ran_mostly_in_16_bits():
 
 
 @pytest.mark.parametrize(("scheme", "limit"), [("W4A16", 1e-6), ("W8A8", 0.06), ("FP8_DYNAMIC", 0.02)])
-def test_own_layers_predict_as_the_library_does_with_unpacked_weights(model_folder, tmp_path, scheme, limit):
+def test_own_layers_match_the_library_with_unpacked_weights(model_folder, tmp_path, scheme, limit):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors packs the checkpoint")
     folder = compressed(model_folder, tmp_path / "packed", scheme)
-    own = load(folder, "compressed-tensors", dtype="float32")
+    replaced = load(folder, "compressed-tensors", dtype="float32")
     checkpoint = prepare(folder, "compressed-tensors", dtype="float32")
     library = read_model(checkpoint, Target("cpu", "float32"), quantization=packed_switch(checkpoint.quantization))
-    assert set(facts_of(own).linear_classes) == {"Linear", "Int4Linear" if "W4" in scheme else "ScaledLinear"}
-    assert not own.model._forward_pre_hooks  # The library's own would wrap every module.
-    assert distance(own, Loaded(library)) < limit
+    assert set(facts_of(replaced).linear_classes) == {"Linear", "Int4Linear" if "W4" in scheme else "ScaledLinear"}
+    assert not replaced.model._forward_pre_hooks  # The library's hooks would wrap every module.
+    assert distance(replaced, Loaded(library)) < limit
 
 
 @pytest.mark.parametrize(
     ("capability", "columns", "is_own"), [((9, 0), 256, True), ((8, 9), 256, False), ((9, 0), 192, False)]
 )
-def test_fp8_blocks_run_without_a_hub_on_hopper_alone(monkeypatch, capability, columns, is_own):
+def test_fp8_block_layers_are_replaced_on_hopper_only(monkeypatch, capability, columns, is_own):
     gpu = TorchGpu("a GPU", capability, nvidia=True)
     monkeypatch.setattr(stored_kernels, "torch_gpu", lambda device: gpu)
     model = torch.nn.Sequential(FP8Linear(columns, 256, block_size=(128, 128)))
@@ -147,14 +147,14 @@ def test_fp8_blocks_run_without_a_hub_on_hopper_alone(monkeypatch, capability, c
     assert has_fp8_blocks(model) is not is_own
 
 
-def test_fp8_per_row_is_refused_before_loading_on_a_gpu_without_fp8(monkeypatch, model_folder):
+def test_fp8_per_row_is_refused_on_a_gpu_without_fp8(monkeypatch, model_folder):
     fp8 = {"num_bits": 8, "type": "float"}
     groups = {"group_0": {"weights": fp8, "input_activations": {**fp8, "dynamic": True}}}
-    model = ModelSpec(id=str(stored(model_folder, quant_method="compressed-tensors", config_groups=groups)))
+    model = ModelSpec(id=str(with_quantization(model_folder, quant_method="compressed-tensors", config_groups=groups)))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    given = [(model, {}), (ModelSpec(id="qwen3-tiny", load_format="dummy"), {"scheme": "fp8-dynamic"})]
-    for source, options in given:
+    cases = [(model, {}), (ModelSpec(id="qwen3-tiny", load_format="dummy"), {"scheme": "fp8-dynamic"})]
+    for source, options in cases:
         with pytest.raises(DeviceError) as caught:
             find_checkpoint(source, QuantSpec(quant="compressed-tensors", options=options), device="cuda:0")
         assert str(caught.value) == (
@@ -164,9 +164,7 @@ def test_fp8_per_row_is_refused_before_loading_on_a_gpu_without_fp8(monkeypatch,
 
 
 @pytest.mark.parametrize(("capability", "layers"), [((8, 0), set()), ((8, 9), {"ScaledLinear"})])
-def test_fp8_layers_beside_others_stay_with_the_library_on_a_gpu_without_fp8(
-    monkeypatch, model_folder, tmp_path, capability, layers
-):
+def test_fp8_layers_are_replaced_only_on_gpus_with_fp8(monkeypatch, model_folder, tmp_path, capability, layers):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors packs the checkpoint")
     checkpoint = prepare(compressed(model_folder, tmp_path / "packed", "FP8_DYNAMIC"), "compressed-tensors")
     model = read_model(checkpoint, Target("cpu", "float16"), quantization=packed_switch(checkpoint.quantization))
@@ -174,7 +172,7 @@ def test_fp8_layers_beside_others_stay_with_the_library_on_a_gpu_without_fp8(
     assert replace_stored(model).keys() == layers
 
 
-def test_the_fp8_layer_of_transformers_becomes_one_that_torch_can_compile():
+def test_transformers_fp8_layer_is_replaced_with_equal_outputs():
     layers = pytest.importorskip("transformers.integrations.compressed_tensors")
     if not multiplies_fp8("cpu"):
         pytest.skip("torch has no FP8 product for a CPU")
@@ -189,20 +187,20 @@ def test_the_fp8_layer_of_transformers_becomes_one_that_torch_can_compile():
     assert torch.allclose(model(hidden), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_packed_zero_points_that_transformers_cannot_load_are_one_line(model_folder, tmp_path):
+def test_packed_zero_points_are_refused_with_a_remedy(model_folder, tmp_path):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors packs the checkpoint")
     folder = compressed(model_folder, tmp_path / "packed", "W4A16_ASYM")
     with pytest.raises(ModelError, match=r"cannot load packed zero points \(symmetric: false\); use --engine vllm"):
         load(folder, "compressed-tensors")
 
 
-def compressed(plain: Path, folder: Path, scheme: str) -> Path:
-    """Quantize a model to the nearest codes and save it with compressed-tensors' own packing."""
+def compressed(source: Path, folder: Path, scheme: str) -> Path:
+    """Save a model quantized by rounding to nearest and packed by compressed-tensors; return the folder."""
     from compressed_tensors.compressors import ModelCompressor
     from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config, preset_name_to_scheme
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
     groups = {"group_0": preset_name_to_scheme(scheme, ["Linear"])}
     apply_quantization_config(model, QuantizationConfig(config_groups=groups, ignore=["lm_head"]))
     for module in model.modules():
