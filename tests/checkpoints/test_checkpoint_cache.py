@@ -1,4 +1,4 @@
-"""What a cached checkpoint says of itself, and what becomes of those that are not complete."""
+"""Test the descriptions of cached checkpoints and the removal of incomplete ones."""
 
 import os
 import socket
@@ -16,52 +16,52 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path / "cache"))
 
 
-def made(kind: str):
+def make_entry(kind: str):
     with new_entry("0123", kind=kind, model="qwen3-tiny", options={}, needed_bytes=0) as folder:
         (folder / "config.json").write_text("{}")
     return entries()[0]
 
 
-def test_a_quantized_checkpoint_remembers_how_long_that_took():
-    entry = made("gptq")
+def test_quantized_checkpoint_stores_its_quantization_time():
+    entry = make_entry("gptq")
     assert entry.description.made_s is not None
     assert quantize_s(entry.folder) == entry.description.made_s > 0
 
 
-def test_writing_random_weights_is_no_quantizing():
-    assert quantize_s(made("dummy").folder) is None
+def test_random_weights_have_no_quantization_time():
+    assert quantize_s(make_entry("dummy").folder) is None
 
 
-def test_an_older_checkpoint_does_not_know():
-    entry = made("gptq")
+def test_older_checkpoint_has_no_quantization_time():
+    entry = make_entry("gptq")
     older = entry.description.model_copy(update={"made_s": None})
     (entry.folder / "benchmarker.json").write_text(older.model_dump_json())
     assert quantize_s(entry.folder) is None
 
 
-def test_a_folder_that_is_not_from_the_cache_does_not_know(tmp_path):
+def test_folder_outside_the_cache_has_no_quantization_time(tmp_path):
     assert quantize_s(tmp_path) is None
 
 
-def left_behind(name: str):
+def make_draft(name: str):
     draft = cache_folder() / name
     draft.mkdir(parents=True)
     (draft / "model.safetensors").write_text("half")
     return draft
 
 
-def test_only_what_a_dead_process_of_this_host_left_is_removed(monkeypatch):
+def test_only_drafts_of_dead_processes_on_this_host_are_removed(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "node1.cluster")
-    dead = left_behind(f".0123.node1.cluster.{NO_PROCESS}.ab12.tmp")
-    alive = left_behind(f".0123.node1.cluster.{os.getpid()}.ab12.tmp")
-    elsewhere = [left_behind(f".0123.{host}.{NO_PROCESS}.ab12.tmp") for host in ("node2", "cluster", "a.node1.cluster")]
-    made("dummy")
+    dead = make_draft(f".0123.node1.cluster.{NO_PROCESS}.ab12.tmp")
+    alive = make_draft(f".0123.node1.cluster.{os.getpid()}.ab12.tmp")
+    remote = [make_draft(f".0123.{host}.{NO_PROCESS}.ab12.tmp") for host in ("node2", "cluster", "a.node1.cluster")]
+    make_entry("dummy")
     assert not dead.exists()
-    assert all((draft / "model.safetensors").exists() for draft in (alive, *elsewhere))
+    assert all((draft / "model.safetensors").exists() for draft in (alive, *remote))
 
 
-def test_two_containers_whose_processes_have_one_number_make_one_checkpoint_each_for_itself():
-    # The name of the host and the number are this process's own, twice.
+def test_concurrent_writers_with_equal_pids_use_separate_drafts():
+    # Both writers have this process's host name and PID, as two containers may.
     with new_entry("0123", kind="gptq", model="second", options={}, needed_bytes=0) as slower:
         with new_entry("0123", kind="gptq", model="first", options={}, needed_bytes=0) as faster:
             assert faster != slower
@@ -70,6 +70,6 @@ def test_two_containers_whose_processes_have_one_number_make_one_checkpoint_each
     assert [path.name for path in cache_folder().iterdir()] == ["0123"]
 
 
-def test_others_may_read_a_checkpoint_as_far_as_they_may_read_any_new_folder(tmp_path):
+def test_cached_checkpoint_has_the_permissions_of_a_new_folder(tmp_path):
     (tmp_path / "any").mkdir()
-    assert stat.S_IMODE(made("gptq").folder.stat().st_mode) == stat.S_IMODE((tmp_path / "any").stat().st_mode)
+    assert stat.S_IMODE(make_entry("gptq").folder.stat().st_mode) == stat.S_IMODE((tmp_path / "any").stat().st_mode)

@@ -1,4 +1,4 @@
-"""Checkpoints of random weights, and the cache that keeps them."""
+"""Test checkpoints of random weights and their cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from benchmarker.workloads.generation.spec import VariantSpec
 
 
 class Steps:
-    """Remembers what was reported."""
+    """Progress that records every reported step."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
@@ -39,7 +39,7 @@ class Steps:
     def note(self, text: str) -> None: ...
 
 
-def make(model: Path | str, quant: str = "fp16", progress: Steps | None = None, **options: Scalar) -> Checkpoint:
+def make_dummy(model: Path | str, quant: str = "fp16", progress: Steps | None = None, **options: Scalar) -> Checkpoint:
     spec = ModelSpec(id=str(model), load_format="dummy")
     return find_checkpoint(spec, VariantSpec(name=quant, quant=quant, options=options), progress=progress)
 
@@ -48,15 +48,15 @@ def weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return load_file(checkpoint.folder / "model.safetensors")
 
 
-def test_a_dummy_has_the_models_tensors_with_the_shared_one_once(shape_folder):
-    tensors = weights(make(shape_folder))
+def test_dummy_has_the_models_tensors_without_the_tied_output_layer(shape_folder):
+    tensors = weights(make_dummy(shape_folder))
     model = empty_model(shape_folder)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == expected
 
 
-def test_its_weights_are_normal_and_its_norms_are_one(shape_folder):
-    tensors = weights(make(shape_folder))
+def test_dummy_weights_are_normal_and_norms_are_one(shape_folder):
+    tensors = weights(make_dummy(shape_folder))
     weight = tensors["model.layers.0.mlp.up_proj.weight"]
     assert weight.dtype == torch.float16
     assert weight.float().std().item() == pytest.approx(0.2, rel=0.05)
@@ -64,49 +64,53 @@ def test_its_weights_are_normal_and_its_norms_are_one(shape_folder):
     assert torch.equal(tensors["model.norm.weight"], torch.ones(128, dtype=torch.float16))
 
 
-def test_it_is_made_once_and_found_again(shape_folder):
+def test_dummy_is_written_once_and_cached(shape_folder):
     progress = Steps()
-    first = make(shape_folder, progress=progress)
+    first = make_dummy(shape_folder, progress=progress)
     assert progress.steps[0] == ("writing random weights", 1, 24)
     assert progress.steps[-1] == ("writing random weights", 24, 24)
-    again = Steps()
-    assert make(shape_folder, progress=again) == first
-    assert again.steps == []
+    second_progress = Steps()
+    assert make_dummy(shape_folder, progress=second_progress) == first
+    assert second_progress.steps == []
 
 
-def test_it_is_the_same_wherever_it_is_made(shape_folder, tmp_path, monkeypatch):
-    first = weights(make(shape_folder))
+def test_dummy_is_deterministic(shape_folder, tmp_path, monkeypatch):
+    first = weights(make_dummy(shape_folder))
     monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path / "elsewhere"))
-    second = weights(make(shape_folder))
+    second = weights(make_dummy(shape_folder))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_int8_and_bnb4_share_the_16_bit_dummy(shape_folder):
-    assert make(shape_folder, "int8").folder == make(shape_folder, "bnb4").folder == make(shape_folder).folder
+    assert (
+        make_dummy(shape_folder, "int8").folder
+        == make_dummy(shape_folder, "bnb4").folder
+        == make_dummy(shape_folder).folder
+    )
 
 
-def test_the_tokenizer_comes_along(shape_folder):
-    tokenizer = load_tokenizer(make(shape_folder))
+def test_dummy_includes_the_tokenizer(shape_folder):
+    tokenizer = load_tokenizer(make_dummy(shape_folder))
     assert tokenizer is not None
     assert len(tokenizer) == 2048
 
 
-def test_a_shape_without_a_tokenizer_makes_a_dummy_without_one(tmp_path, shape_folder):
+def test_dummy_of_a_shape_without_a_tokenizer_has_none(tmp_path, shape_folder):
     (tmp_path / "bare").mkdir()
     shutil.copyfile(shape_folder / "config.json", tmp_path / "bare" / "config.json")
-    assert load_tokenizer(make(tmp_path / "bare")) is None
+    assert load_tokenizer(make_dummy(tmp_path / "bare")) is None
 
 
-def test_a_dummy_of_a_quantized_checkpoint_is_of_the_form_that_was_asked_for(shape_folder, tmp_path):
+def test_dummy_of_a_quantized_checkpoint_has_the_requested_quantization(shape_folder, tmp_path):
     folder = Path(shutil.copytree(shape_folder, tmp_path / "awq"))
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "awq"}}
     (folder / "config.json").write_text(json.dumps(config))
-    assert make(folder).quantization is None
+    assert make_dummy(folder).quantization is None
 
 
-def test_large_dummies_are_cut_into_shards_with_an_index(shape_folder, monkeypatch):
+def test_large_dummies_are_written_as_shards_with_an_index(shape_folder, monkeypatch):
     monkeypatch.setattr(dummy, "SHARD_BYTES", 600_000)
-    folder = make(shape_folder).folder
+    folder = make_dummy(shape_folder).folder
     shards = sorted(path.name for path in folder.glob("*.safetensors"))
     assert shards == ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     index = json.loads((folder / "model.safetensors.index.json").read_text())
@@ -115,18 +119,18 @@ def test_large_dummies_are_cut_into_shards_with_an_index(shape_folder, monkeypat
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_random_codes_balance_and_use_every_code_but_the_lowest(bits):
+def test_random_codes_are_balanced_without_the_lowest_code(bits):
     random = torch.Generator().manual_seed(0)
     words = balanced(torch.empty(20_000, dtype=torch.int32).random_(-(2**31), 2**31, generator=random), bits)
     codes = torch.stack([words >> (bits * position) & (2**bits - 1) for position in range(32 // bits)])
     assert codes.unique().tolist() == list(range(1, 2**bits))
-    from_zero = (codes - 2 ** (bits - 1)).double()
-    assert from_zero.std().item() == pytest.approx(deviation(bits), rel=0.01)
-    assert abs(from_zero.mean().item()) < 0.02 * deviation(bits)
+    centred = (codes - 2 ** (bits - 1)).double()
+    assert centred.std().item() == pytest.approx(deviation(bits), rel=0.01)
+    assert abs(centred.mean().item()) < 0.02 * deviation(bits)
 
 
-def test_a_gptq_dummy_is_packed(shape_folder):
-    checkpoint = make(shape_folder, "gptq")
+def test_gptq_dummy_is_packed(shape_folder):
+    checkpoint = make_dummy(shape_folder, "gptq")
     tensors = weights(checkpoint)
     layer = "model.layers.1.mlp.down_proj"
     shapes = {name.removeprefix(f"{layer}."): (tuple(t.shape), t.dtype) for name, t in tensors.items() if layer in name}
@@ -139,38 +143,38 @@ def test_a_gptq_dummy_is_packed(shape_folder):
     assert tensors[f"{layer}.qzeros"].unique().tolist() == [0x77777777]
     assert tensors[f"{layer}.g_idx"].tolist() == [0] * 128 + [1] * 128
     codes = torch.stack([tensors[f"{layer}.qweight"] >> (4 * position) & 15 for position in range(8)])
-    made = ((codes - 8) * tensors[f"{layer}.scales"][0, 0]).float()
-    assert made.std().item() == pytest.approx(0.2, rel=0.02)
-    # As many below zero as above: else all outputs share what the inputs sum up to.
-    assert made.mean().item() == pytest.approx(0, abs=0.004)
+    dequantized = ((codes - 8) * tensors[f"{layer}.scales"][0, 0]).float()
+    assert dequantized.std().item() == pytest.approx(0.2, rel=0.02)
+    # A nonzero mean would add a multiple of the sum of the inputs to every output.
+    assert dequantized.mean().item() == pytest.approx(0, abs=0.004)
     assert checkpoint.quantization is not None
     assert checkpoint.quantization["quant_method"] == "gptq"
 
 
-def test_three_bit_zero_points_run_across_words(shape_folder):
-    tensors = weights(make(shape_folder, "gptq", bits=3))
+def test_three_bit_zero_points_span_words(shape_folder):
+    tensors = weights(make_dummy(shape_folder, "gptq", bits=3))
     words = tensors["model.layers.0.mlp.down_proj.qzeros"][0, :3].tolist()
-    stream = sum((word & 0xFFFFFFFF) << (32 * place) for place, word in enumerate(words))
-    assert [(stream >> (3 * place)) & 7 for place in range(32)] == [3] * 32
+    stream = sum((word & 0xFFFFFFFF) << (32 * position) for position, word in enumerate(words))
+    assert [(stream >> (3 * position)) & 7 for position in range(32)] == [3] * 32
 
 
-def test_activation_order_scatters_the_groups(shape_folder):
-    tensors = weights(make(shape_folder, "gptq", desc_act=True))
+def test_activation_order_shuffles_the_groups(shape_folder):
+    tensors = weights(make_dummy(shape_folder, "gptq", desc_act=True))
     groups = tensors["model.layers.0.mlp.down_proj.g_idx"].tolist()
     assert groups != sorted(groups)
     assert sorted(groups) == [0] * 128 + [1] * 128
 
 
-def test_a_group_size_that_does_not_divide_the_inputs(shape_folder):
+def test_group_size_that_does_not_divide_the_inputs_is_refused(shape_folder):
     with pytest.raises(SpecError) as caught:
-        make(shape_folder, "gptq", group_size=512)
+        make_dummy(shape_folder, "gptq", group_size=512)
     assert str(caught.value) == (
         "gptq: options.group_size=512 does not divide the 128 inputs of model.layers.0.self_attn.q_proj; "
         "choose one that does, or -1 for one group per row"
     )
 
 
-def test_the_shipped_qwen3_4b_has_exactly_its_parameters():
+def test_shipped_qwen3_4b_has_the_published_number_of_parameters():
     shape = shipped_shape("Qwen/Qwen3-4B")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
@@ -179,7 +183,7 @@ def test_the_shipped_qwen3_4b_has_exactly_its_parameters():
     assert sum(map(tensor_bytes, tensors)) == 2 * 4_022_468_096
 
 
-def test_the_shipped_tiny_model_divides_into_groups_of_128():
+def test_shipped_tiny_model_is_divisible_into_groups_of_128():
     shape = shipped_shape("qwen3-tiny")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
@@ -191,11 +195,11 @@ def test_the_shipped_tiny_model_divides_into_groups_of_128():
     assert sum(tensor.name.endswith("qweight") for tensor in planned) == 28
 
 
-def test_too_little_room_on_the_disk_is_said_before_anything_is_written(shape_folder, cache_folder, monkeypatch):
+def test_too_little_disk_space_raises_before_writing(shape_folder, cache_folder, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 1024))
     with pytest.raises(ModelError) as caught:
-        make(shape_folder)
+        make_dummy(shape_folder)
     assert str(caught.value) == (
         f"not enough room for the checkpoint: it needs 1.1 MiB, {cache_folder} has 0.0 MiB free; "
         "make room, or set BENCHMARKER_CACHE to a folder on another disk"
@@ -204,29 +208,29 @@ def test_too_little_room_on_the_disk_is_said_before_anything_is_written(shape_fo
 
 
 class Interrupting(Steps):
-    """Ctrl-C in the middle."""
+    """Progress that raises KeyboardInterrupt at the third step."""
 
     def step(self, what: str, done: int, total: int) -> None:
         if done == 3:
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_dummy_leaves_nothing_behind(shape_folder, cache_folder):
+def test_interrupted_dummy_leaves_no_files(shape_folder, cache_folder):
     with pytest.raises(KeyboardInterrupt):
-        make(shape_folder, progress=Interrupting())
+        make_dummy(shape_folder, progress=Interrupting())
     assert list(cache_folder.iterdir()) == []
 
 
-class Full(Steps):
-    """The disk fills up in the middle."""
+class FullDisk(Steps):
+    """Progress that raises the error of a full disk."""
 
     def step(self, what: str, done: int, total: int) -> None:
         raise OSError(28, os.strerror(28))
 
 
-def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(shape_folder, cache_folder):
+def test_full_disk_while_writing_raises_and_leaves_no_files(shape_folder, cache_folder):
     with pytest.raises(ModelError) as caught:
-        make(shape_folder, progress=Full())
+        make_dummy(shape_folder, progress=FullDisk())
     assert str(caught.value) == (
         f"{cache_folder}: the checkpoint (1.1 MiB) was not made: the disk is full; "
         "make room or set BENCHMARKER_CACHE to a folder with room for it"
@@ -234,47 +238,47 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(shape_folder, 
     assert list(cache_folder.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_cleared_away(shape_folder, cache_folder):
-    left = cache_folder / f".0123456789abcdef.{os.uname().nodename}.99999999.ab12.tmp"
-    left.mkdir(parents=True)
-    make(shape_folder)
-    assert not left.exists()
+def test_draft_of_a_killed_process_is_removed(shape_folder, cache_folder):
+    draft = cache_folder / f".0123456789abcdef.{os.uname().nodename}.99999999.ab12.tmp"
+    draft.mkdir(parents=True)
+    make_dummy(shape_folder)
+    assert not draft.exists()
 
 
-def test_a_cache_folder_that_is_a_file(shape_folder, cache_folder):
+def test_cache_folder_that_is_a_file_is_refused(shape_folder, cache_folder):
     cache_folder.write_text("")
     with pytest.raises(ModelError) as caught:
-        make(shape_folder)
+        make_dummy(shape_folder)
     assert str(caught.value) == (
         f"{cache_folder}: the checkpoint (1.1 MiB) was not made: part of the path is a file, not a folder; "
         "set BENCHMARKER_CACHE to a folder with room for it"
     )
 
 
-def test_a_damaged_cached_checkpoint_says_how_to_be_rid_of_it(shape_folder):
-    folder = make(shape_folder).folder
+def test_damaged_cached_checkpoint_is_reported_with_the_remove_command(shape_folder):
+    folder = make_dummy(shape_folder).folder
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ModelError) as caught:
-        make(shape_folder)
+        make_dummy(shape_folder)
     assert str(caught.value).endswith(
         f"copy or download it again: 'benchmarker checkpoint remove {folder.name}' makes room for a new one"
     )
 
 
 def test_cached_checkpoints_are_listed_and_removed(shape_folder, cache_folder):
-    plain, packed = make(shape_folder), make(shape_folder, "gptq", group_size=64)
+    unquantized, packed = make_dummy(shape_folder), make_dummy(shape_folder, "gptq", group_size=64)
     entries = {entry.key: entry for entry in cache.entries()}
-    assert entries.keys() == {plain.folder.name, packed.folder.name}
+    assert entries.keys() == {unquantized.folder.name, packed.folder.name}
     entry = entries[packed.folder.name]
     assert (entry.description.kind, entry.description.model) == ("dummy", str(shape_folder))
     assert entry.description.options["group_size"] == 64
     assert entry.size_bytes == sum(path.stat().st_size for path in packed.folder.iterdir())
     assert cache.remove(entry.key[:8]).key == entry.key
-    assert [left.key for left in cache.entries()] == [plain.folder.name]
+    assert [entry.key for entry in cache.entries()] == [unquantized.folder.name]
 
 
-def test_removing_what_is_not_there(cache_folder):
+def test_removing_a_missing_checkpoint_raises(cache_folder):
     with pytest.raises(ModelError) as caught:
         cache.remove("3f9c")
     assert str(caught.value) == (
@@ -282,7 +286,7 @@ def test_removing_what_is_not_there(cache_folder):
     )
 
 
-def test_a_folder_that_is_not_ours_is_neither_listed_nor_removed(cache_folder):
+def test_foreign_folder_is_neither_listed_nor_removed(cache_folder):
     (cache_folder / "mine").mkdir(parents=True)
     (cache_folder / "mine" / "benchmarker.json").write_text("{}")
     assert cache.entries() == ()
@@ -298,7 +302,7 @@ def test_a_folder_that_is_not_ours_is_neither_listed_nor_removed(cache_folder):
         ({"BENCHMARKER_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/benchmarker"),
     ],
 )
-def test_where_the_cache_is(variables, expected, monkeypatch):
+def test_cache_folder_follows_the_environment_variables(variables, expected, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cache.cache_folder() == Path(expected)
@@ -327,10 +331,10 @@ def mixture(tmp_path):
     folder = tmp_path / "mixture"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(MIXTURE))
-    return make(folder).folder
+    return make_dummy(folder).folder
 
 
-def test_a_dummy_mixture_routes_evenly_and_its_greedy_text_varies(mixture):
+def test_dummy_mixture_routes_evenly_and_generates_varied_tokens(mixture):
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(mixture).eval()
@@ -340,14 +344,14 @@ def test_a_dummy_mixture_routes_evenly_and_its_greedy_text_varies(mixture):
     assert norms.min().item() == pytest.approx(norms.max().item(), rel=1e-5)
     router.register_forward_hook(lambda module, inputs, outputs: steps.append(outputs[-1]))
     prompts = torch.randint(0, 1024, (16, 8), generator=torch.Generator().manual_seed(0))
-    text = model.generate(prompts, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
-    used = [chosen.unique().numel() for chosen in steps[1:]]
+    tokens = model.generate(prompts, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
+    experts_per_step = [expert_indices.unique().numel() for expert_indices in steps[1:]]
     uniform = 32 * (1 - (1 - 4 / 32) ** 16)
-    assert sum(used) / len(used) == pytest.approx(uniform, rel=0.1)
-    assert text[0, 8:].unique().numel() > 8
+    assert sum(experts_per_step) / len(experts_per_step) == pytest.approx(uniform, rel=0.1)
+    assert tokens[0, 8:].unique().numel() > 8
 
 
-def test_a_dummy_without_a_tokenizer_has_one_with_a_word_per_id(mixture):
+def test_dummy_without_a_tokenizer_gets_one_word_per_id(mixture):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(mixture)

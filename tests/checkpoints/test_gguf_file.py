@@ -1,4 +1,4 @@
-"""GGUF files: written from safetensors, and looked into."""
+"""Test writing GGUF files from safetensors, reading their facts, and loading them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(model_folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "model.gguf"
 
 
-def test_matrices_are_float16_and_norms_float32_with_the_same_values(path, model_folder):
+def test_written_matrices_are_float16_and_norms_float32(path, model_folder):
     from safetensors.torch import load_file
 
     tensors = load_file(model_folder / "model.safetensors")
@@ -47,14 +47,14 @@ def test_matrices_are_float16_and_norms_float32_with_the_same_values(path, model
     assert written["output_norm.weight"].tensor_type.name == "F32"
 
 
-def test_a_file_has_placeholder_tokens_for_llama_server_and_no_tokenizer(path, model_folder):
+def test_written_file_has_placeholder_tokens_and_no_tokenizer(path, model_folder):
     tokens = gguf.GGUFReader(path).get_field("tokenizer.ggml.tokens").contents()
     vocab_size = json.loads((model_folder / "config.json").read_text())["vocab_size"]
     assert (len(set(tokens)), tokens[10], tokens[-1]) == (vocab_size, "<0x0A>", f"t{vocab_size - 1}")
     assert not gguf_facts(path).has_tokenizer
 
 
-def test_a_file_says_its_architecture_and_its_bytes_by_type(path, model_folder):
+def test_facts_give_architecture_and_bytes_by_type(path, model_folder):
     facts = gguf_facts(path)
     config = json.loads((model_folder / "config.json").read_text())
     assert facts.architecture == "qwen3"
@@ -63,7 +63,7 @@ def test_a_file_says_its_architecture_and_its_bytes_by_type(path, model_folder):
     assert facts.bytes_by_type["F16"] == 2 * facts.parameters - facts.bytes_by_type["F32"] // 2
 
 
-def test_rows_that_no_k_form_can_hold_are_told():
+def test_fallback_reports_rows_without_a_k_quant():
     facts = GgufFacts(
         "qwen3",
         9,
@@ -80,12 +80,12 @@ def test_rows_that_no_k_form_can_hold_are_told():
     assert facts.fallback("Q8_0") is None
 
 
-def test_a_damaged_file_is_one_line(path):
-    whole = path.read_bytes()
-    path.write_bytes(whole[:200])
+def test_damaged_file_is_refused(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:200])
     with pytest.raises(ModelError, match="a damaged GGUF file"):
         gguf_facts(path)
-    path.write_bytes(whole[:-5000])
+    path.write_bytes(content[:-5000])
     with pytest.raises(ModelError, match="a damaged GGUF file"):
         gguf_facts(path)
     path.write_bytes(b"no")
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_one_line(path):
         gguf_facts(path.with_name("none.gguf"))
 
 
-def test_a_file_of_another_architecture_is_refused(tmp_path):
+def test_file_of_an_unsupported_architecture_is_refused(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "other.gguf", "abacus")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -114,7 +114,7 @@ def test_values_beyond_float16_are_refused(model_folder, tmp_path):
         write_gguf(model_folder, tmp_path / "model.gguf")
 
 
-def test_a_file_is_a_model_for_the_engine_that_reads_it_and_for_no_other(path, model_folder):
+def test_only_engines_and_quantizations_for_gguf_accept_a_file(path, model_folder):
     checkpoint = find_checkpoint(ModelSpec(id=str(path)), VariantSpec(name="fp16", quant="fp16"))
     config = json.loads((model_folder / "config.json").read_text())
     shapes = ("vocab_size", "max_position_embeddings", "num_hidden_layers", "hidden_size")
@@ -132,9 +132,7 @@ def test_a_file_is_a_model_for_the_engine_that_reads_it_and_for_no_other(path, m
 
 
 @pytest.mark.parametrize(("form", "least", "most"), [("F16", 0.0, 0.0), ("Q8_0", 0.01, 0.05), ("Q4_0", 0.2, 0.6)])
-def test_through_transformers_a_file_is_plain_weights_of_its_own_values(
-    path, session_model, tmp_path, form, least, most
-):
+def test_transformers_unpacks_a_file_to_its_dequantized_weights(path, session_model, tmp_path, form, least, most):
     from gguf import quants
 
     file = quantized_file(path, tmp_path / "form.gguf", form)
@@ -151,7 +149,7 @@ def test_through_transformers_a_file_is_plain_weights_of_its_own_values(
     assert facts.notes == (() if form == "F16" else (unpacked,))
 
 
-def test_the_note_below_the_table_has_bytes_and_tensors_by_type():
+def test_note_lists_tensors_and_bytes_by_type():
     types = TensorTypes(
         tensors_by_type={"Q4_0": 28, "Q6_K": 1},
         weight_bytes_by_type={"Q4_0": 2**30, "Q6_K": 2**29},
@@ -161,31 +159,36 @@ def test_the_note_below_the_table_has_bytes_and_tensors_by_type():
     assert types_note(types) == "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer is Q6_K"
 
 
-def test_what_the_gguf_form_cannot_take_is_one_line(path, session_model, tmp_path):
+def test_models_that_gguf_cannot_load_are_refused(path, session_model, tmp_path):
     with pytest.raises(ModelError) as caught:
         find_checkpoint(ModelSpec(id=str(session_model)), VariantSpec(name="gguf", quant="gguf"))
     assert str(caught.value) == (
         f"{session_model}: not a GGUF file, which --quant gguf reads: give one with --model FILE.gguf; "
         "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
     )
-    other = quantized_file(path, tmp_path / "rwkv.gguf", "F16", architecture="rwkv7")
+    unsupported = quantized_file(path, tmp_path / "rwkv.gguf", "F16", architecture="rwkv7")
     with pytest.raises(ModelError, match="cannot be loaded: GGUF model with architecture rwkv7 is not supported yet"):
-        load(other, "gguf")
+        load(unsupported, "gguf")
 
 
-def test_a_file_without_a_vocabulary_is_judged_by_its_originals(path):
+def test_quality_of_a_file_without_a_tokenizer_requires_the_original(path):
     write_gguf(shipped_shape("qwen3-small"), path)
     model, form = ModelSpec(id=str(path)), VariantSpec(name="gguf", quant="gguf")
     checkpoint = find_checkpoint(model, form)
-    asked = {"name": "gguf", "checkpoint": checkpoint, "tokenizer": load_tokenizer(checkpoint), "progress": Silent()}
+    fields = {
+        "name": "gguf",
+        "checkpoint": checkpoint,
+        "tokenizer": load_tokenizer(checkpoint),
+        "progress": Silent(),
+    }
     with pytest.raises(ModelError, match=r"no tokenizer in the file.* name the original with --quality-baseline"):
-        make_plan(QualitySpec(size="quick"), model, form, **asked)
-    plan = make_plan(QualitySpec(size="quick", baseline="qwen3-small"), model, form, **asked)
+        make_plan(QualitySpec(size="quick"), model, form, **fields)
+    plan = make_plan(QualitySpec(size="quick", baseline="qwen3-small"), model, form, **fields)
     assert plan.baseline.model_id == "qwen3-small"
     assert not plan.is_baseline
 
 
-def test_a_file_that_is_no_gguf_is_refused_before_anything_runs(tmp_path):
+def test_file_that_is_not_gguf_is_refused_before_a_run(tmp_path):
     broken = tmp_path / "model.gguf"
     broken.write_bytes(b"not one")
     with pytest.raises(ModelError, match="not a GGUF file"):

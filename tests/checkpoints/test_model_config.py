@@ -1,4 +1,4 @@
-"""The language model's config: the text part of multimodal models, and models that cannot be measured."""
+"""Test the language model's config: the text part of multimodal models, and refusals of other models."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resolved(tmp_path: Path, config: dict) -> dict:
         ({"model_type": "mistral3", "text_config": TEXT | {"model_type": "mistral"}}, "mistral", "MistralForCausalLM"),
     ],
 )
-def test_the_text_part_of_a_multimodal_config_is_measured(tmp_path, config, kind, architecture):
+def test_text_part_of_a_multimodal_config_is_used(tmp_path, config, kind, architecture):
     text = resolved(tmp_path, config | {"dtype": "bfloat16", "quantization_config": {"quant_method": "x"}})
     assert (text["model_type"], text["architectures"]) == (kind, [architecture])
     assert text["vocab_size"] == 256
@@ -60,18 +60,18 @@ def test_the_text_part_of_a_multimodal_config_is_measured(tmp_path, config, kind
     assert text["quantization_config"] == {"quant_method": "x"}
 
 
-def test_numbers_that_a_published_config_leaves_out_are_the_defaults_of_the_architecture(tmp_path):
+def test_omitted_config_fields_have_the_architectures_defaults(tmp_path):
     assert resolved(tmp_path, {"model_type": "gemma3", "text_config": {}})["vocab_size"] == 262_208
     assert resolved(tmp_path, {"model_type": "gpt2", "n_embd": 64})["vocab_size"] == 50_257
 
 
-def test_a_text_model_keeps_its_config(tmp_path):
+def test_text_model_config_is_unchanged(tmp_path):
     config = {"model_type": "qwen3", **TEXT}
     assert resolved(tmp_path, config) is config
 
 
 @pytest.mark.parametrize(
-    ("config", "line"),
+    ("config", "message"),
     [
         (
             {"model_type": "mamba2", "vocab_size": 256},
@@ -89,10 +89,10 @@ def test_a_text_model_keeps_its_config(tmp_path):
         ),
     ],
 )
-def test_a_model_that_cannot_be_measured_is_refused_in_one_line(tmp_path, config, line):
+def test_unsupported_models_are_refused(tmp_path, config, message):
     with pytest.raises(ModelError) as caught:
         resolved(tmp_path, config)
-    assert str(caught.value) == line
+    assert str(caught.value) == message
 
 
 def load(folder: Path, quant: str, *, dummy: bool):
@@ -102,20 +102,20 @@ def load(folder: Path, quant: str, *, dummy: bool):
 
 
 @torch.no_grad()
-def test_the_text_part_of_a_multimodal_checkpoint_gives_the_logits_of_the_whole_model(tmp_path):
+def test_text_part_matches_the_logits_of_the_multimodal_model(tmp_path):
     from transformers import Mistral3Config, Mistral3ForConditionalGeneration
 
     config = Mistral3Config(
         text_config=TEXT | {"model_type": "mistral"}, vision_config=VISION | {"model_type": "pixtral"}
     )
-    whole = Mistral3ForConditionalGeneration(config).eval()
-    whole.save_pretrained(tmp_path)
+    multimodal = Mistral3ForConditionalGeneration(config).eval()
+    multimodal.save_pretrained(tmp_path)
     ids = torch.arange(10, 30)[None]
     loaded = load(tmp_path, "fp16", dummy=False)
-    torch.testing.assert_close(loaded.model(ids).logits, whole(ids).logits)
+    torch.testing.assert_close(loaded.model(ids).logits, multimodal(ids).logits)
     assert loaded.notes == ("only the text part (mistral) of the multimodal checkpoint is loaded",)
 
 
-def test_random_weights_of_a_multimodal_config_are_those_of_its_text_part(tmp_path):
+def test_random_weights_of_a_multimodal_config_are_of_its_text_part(tmp_path):
     model = load(folder_of(tmp_path, {"model_type": "gemma3", "text_config": TEXT}), "fp16", dummy=True).model
     assert type(model).__name__ == "Gemma3ForCausalLM"
