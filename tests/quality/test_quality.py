@@ -1,4 +1,4 @@
-"""Quality from end to end: real loaders and runs on a random Qwen3 of two layers."""
+"""Test the quality measurement end to end with real loaders and runs on a random two-layer Qwen3."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tests.quality.test_quality_inputs import plan
 def run(
     folder: Path, quant: str, output: Path, *, runtime: str = "eager", dtype: str = "float32", **quality: Any
 ) -> GenerationRecord:
-    """`benchmarker run --quality quick`, in this process.
+    """Run `benchmarker run --quality quick` in this process.
 
-    In 32 bit, because a processor without instructions for 16 bit takes ten times as long in it.
+    The default type is float32, since a CPU without 16-bit instructions takes ten times as long in 16 bit.
     """
     job = job_of(
         model={"id": str(folder), "dtype": dtype},
@@ -57,7 +57,7 @@ def _few_windows_and_texts() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def peaked(session_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return random weights with peaked distributions: with a small last norm, all would be nearly flat."""
+    """Return a folder with random weights and a larger final norm, without which distributions are nearly flat."""
     folder = Path(shutil.copytree(session_model, tmp_path_factory.mktemp("peaked") / "model"))
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] = weights["model.norm.weight"] * 3
@@ -67,7 +67,7 @@ def peaked(session_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def int8_results(peaked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of one record of int8, which tests must not change."""
+    """Return the folder of one int8 record; tests must not change it."""
     folder = tmp_path_factory.mktemp("int8")
     run(peaked, "int8", folder)
     return folder
@@ -81,7 +81,7 @@ def int8(int8_results: Path) -> GenerationRecord:
     return record
 
 
-def test_the_baselines_step_differs_from_its_own_forward_by_rounding(peaked: Path, tmp_path: Path) -> None:
+def test_baseline_step_differs_from_its_forward_by_rounding(peaked: Path, tmp_path: Path) -> None:
     quality = run(peaked, "fp16", tmp_path).quality
     assert quality is not None
     assert (quality.is_baseline, quality.path) == (True, "step")
@@ -90,13 +90,13 @@ def test_the_baselines_step_differs_from_its_own_forward_by_rounding(peaked: Pat
     assert (quality.noise.kl_max, quality.noise.same_top, quality.noise.ln_ratio) == (0, 1, 0)
 
 
-def test_a_fault_in_the_step_is_in_the_quality_of_its_row(
+def test_fault_in_the_step_lowers_the_measured_quality(
     peaked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = EagerDecoder.log_probabilities
+    original = EagerDecoder.log_probabilities
 
     def sharpened(self: EagerDecoder, ids: torch.Tensor, **prompt: int) -> torch.Tensor:
-        return (1.5 * right(self, ids, **prompt)).log_softmax(dim=-1)
+        return (1.5 * original(self, ids, **prompt)).log_softmax(dim=-1)
 
     monkeypatch.setattr(EagerDecoder, "log_probabilities", sharpened)
     quality = run(peaked, "fp16", tmp_path).quality
@@ -105,7 +105,7 @@ def test_a_fault_in_the_step_is_in_the_quality_of_its_row(
     assert quality.baseline_perplexity < quality.perplexity
 
 
-def test_a_quantized_model_is_judged_after_its_cells_are_timed(peaked: Path, int8: GenerationRecord) -> None:
+def test_quality_of_a_quantized_model_is_measured_after_timing(peaked: Path, int8: GenerationRecord) -> None:
     quality = int8.quality
     assert [cell.status for cell in int8.cells] == ["ok"]
     assert quality is not None
@@ -120,7 +120,7 @@ def test_a_quantized_model_is_judged_after_its_cells_are_timed(peaked: Path, int
     assert quality.perplexity / quality.baseline_perplexity == pytest.approx(math.exp(quality.against.ln_ratio))
 
 
-def test_the_statistics_follow_from_the_windows(int8_results: Path, tmp_path: Path) -> None:
+def test_verify_recomputes_statistics_from_the_windows(int8_results: Path, tmp_path: Path) -> None:
     shutil.copytree(int8_results, tmp_path, dirs_exist_ok=True)
     assert verify([tmp_path]).mismatches == ()
     (path,) = tmp_path.glob("*.json")
@@ -131,31 +131,31 @@ def test_the_statistics_follow_from_the_windows(int8_results: Path, tmp_path: Pa
     assert (mismatch.place, mismatch.field) == ("quality", "against.kl_mean")
 
 
-def test_a_variant_is_judged_like_a_forward_of_the_loaded_model(peaked: Path, int8: GenerationRecord) -> None:
-    """Compare with the same windows by hand: one whole window at a time, in float64."""
+def test_quality_matches_a_forward_of_the_loaded_model(peaked: Path, int8: GenerationRecord) -> None:
+    """Recompute the mean negative log-likelihood from whole windows in float64."""
     windows = plan(peaked).windows.ids
     model = load_model(str(peaked), "int8", device="cpu", dtype="float32")
     nats = []
     with torch.no_grad():
         for window in torch.from_numpy(windows):
             logs = model(window[None]).logits[0].double().log_softmax(-1)
-            nats += [-logs[at, window[at + 1]] for at in range(256, 288)]
+            nats += [-logs[position, window[position + 1]] for position in range(256, 288)]
     assert int8.quality is not None
     mean_nats = sum(window.nats for window in int8.quality.windows) / 2
     assert mean_nats == pytest.approx(float(sum(nats) / len(nats)), rel=1e-3)
 
 
-def test_top_k_is_labelled_and_is_a_lower_bound(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
-    whole, top = int8.quality, run(peaked, "int8", tmp_path, top_k=50).quality
-    assert whole is not None
-    assert top is not None
-    assert top.top_k == 50
-    assert top.file_bytes < whole.file_bytes / 4
-    assert 0 < top.against.kl_mean <= whole.against.kl_mean
-    assert top.perplexity == pytest.approx(whole.perplexity, rel=1e-5)
+def test_top_k_is_recorded_and_is_a_lower_bound(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
+    full, truncated = int8.quality, run(peaked, "int8", tmp_path, top_k=50).quality
+    assert full is not None
+    assert truncated is not None
+    assert truncated.top_k == 50
+    assert truncated.file_bytes < full.file_bytes / 4
+    assert 0 < truncated.against.kl_mean <= full.against.kl_mean
+    assert truncated.perplexity == pytest.approx(full.perplexity, rel=1e-5)
 
 
-def test_logits_that_are_not_finite_give_a_reason_in_place_of_a_speed(
+def test_nonfinite_logits_invalidate_the_row_with_a_reason(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = load_file(model_folder / "model.safetensors")
@@ -178,7 +178,7 @@ def test_logits_that_are_not_finite_give_a_reason_in_place_of_a_speed(
     assert list(scratch.iterdir()) == []
 
 
-def test_random_weights_are_refused(session_model: Path) -> None:
+def test_quality_of_random_weights_is_refused(session_model: Path) -> None:
     dummy = {"id": str(session_model), "load_format": "dummy"}
     with pytest.raises(SpecError) as caught:
         job_of(model=dummy, quality={"size": "quick"})
@@ -192,7 +192,7 @@ def test_random_weights_are_refused(session_model: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.by_hand
-def test_a_compiled_variant_is_judged_like_the_eager_one(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
+def test_quality_of_compile_matches_eager(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
     eager, compiled = int8.quality, run(peaked, "int8", tmp_path, runtime="compile").quality
     assert eager is not None
     assert compiled is not None

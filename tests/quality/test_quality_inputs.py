@@ -1,4 +1,4 @@
-"""Unusable inputs of --quality: each is one line, as early as possible."""
+"""Test the inputs of --quality and the error messages of unusable ones."""
 
 from __future__ import annotations
 
@@ -42,39 +42,43 @@ def plan(folder: Path, quant: str = "int8", **quality: object) -> Plan:
     )
 
 
-def test_the_shipped_text_gives_64_windows_spread_over_all_of_it(session_model: Path) -> None:
+def test_quick_windows_are_spread_over_the_shipped_text(session_model: Path) -> None:
     quick, full = plan(session_model), plan(session_model, size="full")
     assert quick.windows.ids.shape == (QUICK_WINDOWS, 289)
     assert quick.windows.targets.size == 2048
     assert full.windows.ids.shape[1] == 512
     assert full.windows.targets.size > 8 * quick.windows.targets.size
     tokens = full.windows.ids.flatten().tolist()
-    positions = [position for window in quick.windows.ids.tolist() for position in _places(window, tokens)]
+    positions = [position for window in quick.windows.ids.tolist() for position in _positions(window, tokens)]
     assert positions == sorted(positions)
     assert len(positions) == QUICK_WINDOWS
     assert positions[-1] > 0.9 * len(tokens)
     assert quick.file_bytes == 2048 * 2048 * 4
 
 
-def _places(window: list[int], tokens: list[int]) -> list[int]:
+def _positions(window: list[int], tokens: list[int]) -> list[int]:
     """Return the positions of a window in a text, at multiples of its length."""
-    return [place for place in range(0, len(tokens), len(window)) if tokens[place : place + len(window)] == window]
+    return [
+        position
+        for position in range(0, len(tokens), len(window))
+        if tokens[position : position + len(window)] == window
+    ]
 
 
 def test_a_text_file_is_recorded_with_its_hash(session_model: Path, tmp_path: Path) -> None:
     (tmp_path / "fox.txt").write_text(LONG)
-    made = plan(session_model, text=str(tmp_path / "fox.txt"))
-    assert made.text.name == "fox.txt"
-    assert made.text.sha256 == read_text(str(tmp_path / "fox.txt")).sha256
-    assert made.windows.text_tokens // 289 >= len(made.windows.ids)
+    prepared = plan(session_model, text=str(tmp_path / "fox.txt"))
+    assert prepared.text.name == "fox.txt"
+    assert prepared.text.sha256 == read_text(str(tmp_path / "fox.txt")).sha256
+    assert prepared.windows.text_tokens // 289 >= len(prepared.windows.ids)
 
 
-def test_a_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "texts"
     folder.mkdir()
-    (folder / "test.jsonl").write_text("".join(json.dumps({"text": f"line {at}"}) + "\n" for at in range(3)))
+    (folder / "test.jsonl").write_text("".join(json.dumps({"text": f"line {number}"}) + "\n" for number in range(3)))
     assert read_text(str(folder)).content == "line 0\n\nline 1\n\nline 2"
     with pytest.raises(SpecError, match=r"no split 'tests'; did you mean 'test'\?"):
         read_text(f"{folder}::tests")
@@ -89,23 +93,23 @@ def test_a_data_set_is_read_through_datasets(tmp_path: Path, monkeypatch: pytest
         (b"all ASCII \0 and yet no text", "not a text file in UTF-8"),
     ],
 )
-def test_a_file_without_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_file_without_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "text").write_bytes(content)
     with pytest.raises(SpecError) as caught:
         read_text(str(tmp_path / "text"))
     assert str(caught.value) == f"--eval-text {tmp_path / 'text'}: {message}"
 
 
-def test_a_text_shorter_than_a_window_is_refused_with_both_lengths(session_model: Path, tmp_path: Path) -> None:
+def test_text_shorter_than_a_window_is_refused(session_model: Path, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("Too short. " * 20)
     with pytest.raises(SpecError) as caught:
         plan(session_model, text=str(tmp_path / "short.txt"))
-    found = str(caught.value)
-    assert found.startswith("short.txt: ")
-    assert found.endswith(" tokens, fewer than one window of 289; give a longer --eval-text")
+    message = str(caught.value)
+    assert message.startswith("short.txt: ")
+    assert message.endswith(" tokens, fewer than one window of 289; give a longer --eval-text")
 
 
-def test_a_misspelt_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
+def test_missing_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError,
         match=r"no such file; a data set is written NAME:CONFIG:SPLIT; or give a text file, or leave --eval-text out",
@@ -118,7 +122,7 @@ def test_a_misspelt_file_is_not_taken_for_a_data_set(tmp_path: Path) -> None:
         check_text(str(tmp_path / "missing"))
 
 
-def test_a_baseline_with_another_vocabulary_is_refused(session_model: Path, model_folder: Path) -> None:
+def test_baseline_with_a_different_vocabulary_is_refused(session_model: Path, model_folder: Path) -> None:
     tokenizer = json.loads((model_folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     last = max(vocabulary, key=vocabulary.get)
@@ -133,7 +137,7 @@ def test_a_baseline_with_another_vocabulary_is_refused(session_model: Path, mode
     )
 
 
-def test_a_checkpoint_that_is_quantized_already_needs_the_original(session_model: Path, model_folder: Path) -> None:
+def test_quantized_checkpoint_requires_a_baseline(session_model: Path, model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     (model_folder / "config.json").write_text(json.dumps(config))
@@ -142,21 +146,21 @@ def test_a_checkpoint_that_is_quantized_already_needs_the_original(session_model
     assert plan(model_folder, "gptq", baseline=str(session_model)).baseline.folder == session_model
 
 
-def test_a_model_without_a_tokenizer_reads_no_text(model_folder: Path) -> None:
+def test_model_without_a_tokenizer_is_refused(model_folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (model_folder / name).unlink()
     with pytest.raises(ModelError, match="no tokenizer in its folder, and --quality is measured on a text"):
         plan(model_folder)
 
 
-def test_a_model_with_too_few_positions_is_refused(model_folder: Path) -> None:
+def test_model_with_too_few_positions_is_refused(model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text()) | {"max_position_embeddings": 256}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="has 256 positions, and quality is measured in windows of 289"):
         plan(model_folder)
 
 
-def test_a_tokenizer_of_another_model_is_refused_in_one_line(model_folder: Path) -> None:
+def test_tokenizer_larger_than_the_models_vocabulary_is_refused(model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text()) | {"vocab_size": 100}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
@@ -165,7 +169,7 @@ def test_a_tokenizer_of_another_model_is_refused_in_one_line(model_folder: Path)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ImportError])
-def test_a_data_set_that_cannot_be_opened_is_one_line(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_data_set_is_refused_in_one_line(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 
     def load(*_: object) -> None:
@@ -180,17 +184,19 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(error: type[Exception], mo
     )
 
 
-def test_a_data_set_is_compared_by_its_name() -> None:
+def test_data_sets_are_compared_by_name() -> None:
     quality = records.quality(text="data set wiki:raw:test", text_asked="wiki:raw")
     assert is_text("wiki:raw", quality)
     assert not is_text("wiki:raw:train", quality)
 
 
-def test_out_of_memory_in_the_first_window_is_a_reason(session_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
+def test_out_of_memory_in_the_first_window_closes_the_source(
+    session_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("benchmarker.quality.scoring.save_step_predictions", full)
+    monkeypatch.setattr("benchmarker.quality.scoring.save_step_predictions", run_out)
     closed: list[str] = []
     subject = Subject(cast("TokenSource", SimpleNamespace(model=None)), lambda: closed.append("source"))
     with pytest.raises(QualityError, match="--quality: out of memory while scoring"):
@@ -198,12 +204,12 @@ def test_out_of_memory_in_the_first_window_is_a_reason(session_model: Path, monk
     assert closed == ["source"]
 
 
-def test_a_top_k_above_the_vocabulary_is_refused(session_model: Path) -> None:
+def test_top_k_as_large_as_the_vocabulary_is_refused(session_model: Path) -> None:
     with pytest.raises(SpecError, match="--quality-topk 2048: the vocabulary has 2048 tokens; give fewer"):
         plan(session_model, top_k=2048)
 
 
-def test_too_little_space_is_an_error_with_size_and_remedy() -> None:
+def test_too_little_space_raises_with_size_and_remedy() -> None:
     with pytest.raises(QualityError) as caught:
         check_room(2**60)
     message = str(caught.value)
@@ -211,7 +217,7 @@ def test_too_little_space_is_an_error_with_size_and_remedy() -> None:
     assert message.endswith("are free); set TMPDIR to a folder with room, or keep less with --quality-topk 100")
 
 
-def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+def test_full_disk_raises_and_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
@@ -223,12 +229,12 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
         "    print(error)\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert f"no room in {tmp_path} for 0.0 MiB of distributions (file too large)" in done.stdout
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert f"no room in {tmp_path} for 0.0 MiB of distributions (file too large)" in process.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_has_no_name_even_while_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_file_has_no_name_while_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with scratch_file(3, 5) as file:
         file[1] = 7
@@ -236,16 +242,16 @@ def test_the_file_has_no_name_even_while_it_is_used(tmp_path: Path, monkeypatch:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_windows_begin_with_the_bos_token_of_the_tokenizer(session_model: Path, tmp_path: Path) -> None:
+def test_windows_begin_with_the_bos_token(session_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(session_model, tmp_path / "bos"))
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    one = {"Sequence": {"id": "A", "type_id": 0}}
+    sequence = {"Sequence": {"id": "A", "type_id": 0}}
     bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
     special = {"<|im_start|>": {"id": "<|im_start|>", "ids": [2], "tokens": ["<|im_start|>"]}}
     tokenizer["post_processor"] = {
         "type": "TemplateProcessing",
-        "single": [bos, one],
-        "pair": [bos, one],
+        "single": [bos, sequence],
+        "pair": [bos, sequence],
         "special_tokens": special,
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -256,7 +262,7 @@ def test_windows_begin_with_the_bos_token_of_the_tokenizer(session_model: Path, 
     assert set(windows.ids[:, 0]) == {2}
 
 
-def test_windows_do_not_overlap_and_the_rest_is_left_out(session_model: Path) -> None:
+def test_windows_are_contiguous_and_drop_the_remainder(session_model: Path) -> None:
     tokenizer = load_tokenizer(
         find_checkpoint(ModelSpec(id=str(session_model)), VariantSpec(name="fp16", quant="fp16"))
     )
