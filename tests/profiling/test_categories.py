@@ -1,4 +1,4 @@
-"""Names to categories, with names as profiles really have them (cut short where a table cut them)."""
+"""Test the categories of kernel names from real profiles, some of them truncated by a table."""
 
 import pytest
 
@@ -113,7 +113,7 @@ from benchmarker.profiling.kernel_categories import CATEGORIES, category, shares
         ("__amd_rocclr_copyBuffer", "copy/cast"),
         ("__amd_rocclr_fillBufferAligned", "copy/cast"),
         ("CopyDeviceToHost", "copy/cast"),
-        # Rows of operators, in tables and CPU profiles
+        # Operators
         ("aten::mm", "matmul"),
         ("aten::addmm", "matmul"),
         ("aten::linear", "matmul"),
@@ -163,7 +163,7 @@ from benchmarker.profiling.kernel_categories import CATEGORIES, category, shares
         ("ck_fused_attn", "attention"),
         ("Custom_Cijk_Alik_Bljk_HHS_BH_UserArgs_MT16x16x512", "matmul"),
         ("void wvSplitK_hf_sml_<__half, 64, 2>", "matmul"),
-        # What only the host does
+        # Operations on the host only
         ("aten::view", "bookkeeping"),
         ("aten::transpose", "bookkeeping"),
         ("aten::as_strided", "bookkeeping"),
@@ -181,16 +181,16 @@ from benchmarker.profiling.kernel_categories import CATEGORIES, category, shares
         ("aten::remainder", "elementwise"),
         ("aten::prod", "elementwise"),
         ("aten::log", "elementwise"),
-        # What nobody knows
+        # Unknown names
         ("my_secret_kernel<float>", "other"),
         ("", "other"),
     ],
 )
-def test_a_kernels_category(name, expected):
+def test_category_of_a_kernel(name, expected):
     assert category(name) == expected
 
 
-def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
+def test_inductor_kernel_is_split_by_the_operators_in_its_name():
     assert shares("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_3") == {
         "copy/cast": 1 / 6,
         "elementwise": 2 / 6,
@@ -244,12 +244,12 @@ def test_what_inductor_fused_is_split_by_the_operators_in_its_name():
         ("triton_tem_fused__int_mm_mul_4", "quantized matmul"),
     ],
 )
-def test_an_inductor_kernels_category(name, expected):
+def test_category_of_an_inductor_kernel(name, expected):
     assert category(name) == expected
 
 
-def test_the_shares_of_any_kernel_add_up_to_one_and_are_known_categories():
+def test_shares_of_a_kernel_sum_to_one():
     for name in ("triton_poi_fused_add_cos_mul_neg_sin_1", "triton_poi_fused_unheard_of_1", "aten::mm", "nobody"):
-        parts = shares(name)
-        assert sum(parts.values()) == pytest.approx(1)
-        assert set(parts) <= set(CATEGORIES)
+        shares_by_category = shares(name)
+        assert sum(shares_by_category.values()) == pytest.approx(1)
+        assert set(shares_by_category) <= set(CATEGORIES)

@@ -1,4 +1,4 @@
-"""One generation under the real profiler, on the CPU and on a GPU."""
+"""Test profiles of one generation by the real profiler, on the CPU and on a GPU."""
 
 import time
 
@@ -14,7 +14,7 @@ from benchmarker.workloads.generation.record import GenerationSample
 
 @pytest.fixture(scope="module")
 def generate():
-    """A two-layer Qwen3 with random weights, generating 8 tokens after 5."""
+    """Return a step in which a random two-layer Qwen3 generates 8 tokens after a prompt of 5."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -38,15 +38,15 @@ def generate():
     return step
 
 
-def profiled(step, trace_path):
+def profile_on_cpu(step, trace_path):
     return profile_step(step, device=CpuDevice(), trace_path=trace_path)
 
 
-def test_a_real_profile_on_the_cpu(generate, tmp_path):
-    profile = profiled(generate, tmp_path / "results" / "run.trace.json.gz")
+def test_cpu_profile_counts_operators_and_saves_the_trace(generate, tmp_path):
+    profile = profile_on_cpu(generate, tmp_path / "results" / "run.trace.json.gz")
 
     calls = {kernel.name: kernel.calls for kernel in profile.kernels}
-    # Seven linears in each of two layers and the output layer, for each of eight tokens.
+    # Seven linears per layer, two layers and the output layer, for each of eight tokens.
     assert calls["aten::mm"] == (7 * 2 + 1) * 8
     assert calls["aten::argmax"] == 8
     assert not [name for name in calls if "profiler" in name.lower()]
@@ -57,20 +57,20 @@ def test_a_real_profile_on_the_cpu(generate, tmp_path):
     assert totals == sorted(totals, reverse=True)
 
     assert profile.trace == "run.trace.json.gz"
-    kept = tmp_path / "results" / "run.trace.json.gz"
-    assert [one.name for one in kept.parent.iterdir()] == [kept.name]
-    assert {kernel.name: kernel.calls for kernel in cpu_work(read_trace(kept)).kernels} == calls
+    trace_path = tmp_path / "results" / "run.trace.json.gz"
+    assert [path.name for path in trace_path.parent.iterdir()] == [trace_path.name]
+    assert {kernel.name: kernel.calls for kernel in cpu_work(read_trace(trace_path)).kernels} == calls
 
 
-def test_a_real_generation_is_split_at_its_first_token(tmp_path):
-    """Sixteen products before a moment, four after it."""
+def test_cpu_profile_is_split_at_the_first_token(tmp_path):
+    """Profile sixteen matrix products before the cut and four after it."""
     matrix = torch.ones(64, 64)
     moments = []
 
     def step():
         for _ in range(16):
             matrix @ matrix
-        # The two clocks are set against each other to some microseconds, and a product takes no longer.
+        # The clocks are aligned to some microseconds, and a product takes no longer than that.
         time.sleep(0.002)
         moments.append(time.perf_counter_ns())
         time.sleep(0.002)
@@ -93,35 +93,35 @@ def test_a_real_generation_is_split_at_its_first_token(tmp_path):
         assert section.launches is None
 
 
-def test_the_profilers_own_start_is_not_in_the_profile(generate):
-    names = {kernel.name for kernel in profiled(generate, None).kernels}
+def test_profiler_warm_up_is_not_in_the_profile(generate):
+    names = {kernel.name for kernel in profile_on_cpu(generate, None).kernels}
     assert "aten::ones" not in names or "aten::add_" not in names
 
 
-def test_no_trace_is_kept_unless_asked(generate, tmp_path, monkeypatch):
+def test_no_trace_is_saved_without_a_path(generate, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert profiled(generate, None).trace is None
+    assert profile_on_cpu(generate, None).trace is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trace_that_cannot_be_saved_is_a_clear_error(generate, tmp_path):
+def test_trace_that_cannot_be_saved_raises(generate, tmp_path):
     (tmp_path / "results").write_text("a file, not a folder")
     with pytest.raises(ResultsError, match="trace not saved: "):
-        profiled(generate, tmp_path / "results" / "run.trace.json.gz")
+        profile_on_cpu(generate, tmp_path / "results" / "run.trace.json.gz")
 
 
-def test_an_error_inside_the_step_leaves_the_profiler_usable(generate):
+def test_profiler_works_after_an_error_in_the_step(generate):
     def broken():
         raise ValueError("boom")
 
     with pytest.raises(ValueError, match="boom"):
-        profiled(broken, None)
-    assert profiled(generate, None).kernels
+        profile_on_cpu(broken, None)
+    assert profile_on_cpu(generate, None).kernels
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
-def test_a_real_profile_on_a_gpu(tmp_path):
+def test_gpu_profile_contains_kernels_and_copies(tmp_path):
     from benchmarker.hardware.device import CudaDevice
 
     matrix = torch.randn(512, 512, device="cuda:0", dtype=torch.float16)
@@ -140,8 +140,8 @@ def test_a_real_profile_on_a_gpu(tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
-def test_a_gpus_kernels_are_split_at_the_first_token():
-    """Sixteen products before a moment at which the device is drained, four after it."""
+def test_gpu_profile_is_split_at_the_first_token():
+    """Profile sixteen matrix products before the cut and four after it, with a synchronization at the cut."""
     from benchmarker.hardware.device import CudaDevice
 
     matrix = torch.randn(512, 512, device="cuda:0", dtype=torch.float16)
@@ -170,7 +170,7 @@ def test_a_gpus_kernels_are_split_at_the_first_token():
         sum(kernel.sections[name].calls for kernel in profile.kernels if name in kernel.sections)
         for name in ("prefill", "decode")
     )
-    # A product may be more than one kernel, but each is the same number of them.
+    # A product may launch several kernels, but the same number each time.
     assert before == 4 * after
     assert profile.sections["decode"].launches == after
     assert 0 < profile.sections["decode"].busy_s < profile.busy_s

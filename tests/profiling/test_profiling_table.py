@@ -1,4 +1,4 @@
-"""The profile's table, as it is printed."""
+"""Test the printed table of a profile."""
 
 import random
 
@@ -25,7 +25,7 @@ def profile_of(*kernels, by="device", busy_s=None, span_s=None, **more):
     )
 
 
-def test_the_table_of_a_device():
+def test_table_of_a_device_profile():
     profile = profile_of(
         Kernel(name="nvjet_hsh_64x8", calls=7200, total_s=0.6),
         Kernel(name="void kDequantizeBlockwise<__half, 512, 64, 8, 2>", calls=3600, total_s=0.3),
@@ -48,7 +48,7 @@ def test_the_table_of_a_device():
     )
 
 
-def test_the_table_of_a_cpu():
+def test_table_of_a_cpu_profile():
     profile = profile_of(Kernel(name="aten::mm", calls=8, total_s=0.04), by="cpu", batch_size=4)
     assert to_markdown(profile_table(profile, what=profile.subject)) == (
         "One profiled generation, prompt of 26, 32 new tokens, batch of 4: by CPU time\n"
@@ -61,7 +61,7 @@ def test_the_table_of_a_cpu():
     )
 
 
-def test_names_cannot_break_the_table():
+def test_kernel_names_are_escaped_in_the_table():
     profile = profile_of(Kernel(name="a|b`c\n| d |\x1b[31m", calls=1, total_s=1.0))
     row = to_markdown(profile_table(profile, what=profile.subject)).splitlines()[4]
     assert row.startswith("| `` a\\|b`c \\| d \\| [31m `` | other ")
@@ -113,11 +113,11 @@ def test_names_cannot_break_the_table():
         ),
     ],
 )
-def test_a_name_is_made_readable_and_cut_to_fit(name, expected):
+def test_kernel_names_are_shortened(name, expected):
     assert shortened(name) == expected
 
 
-def test_percentages_add_to_a_hundred_as_printed():
+def test_printed_percentages_sum_to_100():
     numbers = random.Random(0)
     for _ in range(200):
         times = [numbers.random() ** 6 for _ in range(numbers.randint(1, 40))]
@@ -127,10 +127,10 @@ def test_percentages_add_to_a_hundred_as_printed():
             assert abs(float(share) - 100 * time / sum(times)) < 0.0101
 
 
-def test_three_equal_kernels_add_to_a_hundred():
+def test_percentages_of_three_equal_kernels_sum_to_100():
     assert sorted(hundredths([1.0, 1.0, 1.0])) == ["33.33", "33.33", "33.34"]
 
 
 @pytest.mark.parametrize("times", [[], [0.0, 0.0]])
-def test_no_time_at_all_is_no_division_by_zero(times):
+def test_percentages_of_zero_time_are_zero(times):
     assert hundredths(times) == ["0.00"] * len(times)

@@ -1,4 +1,4 @@
-"""Categories of the kernels and operators of today's serving and training stacks, by the names that profilers print."""
+"""Test the categories of kernel and operator names printed by profilers of current serving and training stacks."""
 
 import pytest
 
@@ -265,5 +265,5 @@ def test_category_of_a_serving_kernel(name: str, expected: str) -> None:
     assert category(name) == expected
 
 
-def test_at_least_150_names_are_covered() -> None:
+def test_at_least_150_kernel_names_are_tested() -> None:
     assert sum(map(len, NAMES.values())) >= 150
