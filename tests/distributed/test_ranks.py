@@ -1,4 +1,4 @@
-"""Several processes that compute together: real ones, with gloo between them."""
+"""Test ranks (processes that compute together) with real gloo processes."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from tests import rank_targets
 
 
 @pytest.fixture(autouse=True)
-def targets_are_found(monkeypatch):
+def set_rank_environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -29,7 +29,7 @@ def opened(target="exchange", count=2, **more):
     return open_ranks(function, {"first": 10}, devices=["cpu"] * count, device=CpuDevice(), **more)
 
 
-def added(first=10):
+def all_reduced(first=10):
     total = torch.tensor([first])
     dist.all_reduce(total)
     return total.item()
@@ -43,21 +43,21 @@ def refuse():
     raise UnsupportedError("not here")
 
 
-def test_ranks_have_the_threads_of_this_process_exchange_tensors_and_answer_and_may_refuse(monkeypatch):
+def test_ranks_exchange_tensors_return_results_and_refuse(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     with opened(count=3) as opened_ranks:
         assert opened_ranks.together({"do": "threads"}, lambda: None, kind="threads") == (None, [2, 2])
-        assert opened_ranks.together({"do": "add"}, added, kind="add") == (33, [33, 33])
+        assert opened_ranks.together({"do": "add"}, all_reduced, kind="add") == (33, [33, 33])
         with pytest.raises(UnsupportedError, match="not here"):
             opened_ranks.together({"do": "refuse"}, refuse, kind="refuse")
-        assert opened_ranks.together({"do": "add"}, added, kind="add") == (33, [33, 33])
+        assert opened_ranks.together({"do": "add"}, all_reduced, kind="add") == (33, [33, 33])
     assert not children()
     assert not dist.is_initialized()
     assert "WORLD_SIZE" not in os.environ
 
 
 @pytest.mark.parametrize(
-    ("message", "sentence", "kind"),
+    ("message", "reason", "kind"),
     [
         ("raise", "rank 1: MemoryError: no room for 3 GiB", "oom_host"),
         ("die", "rank 1: killed by SIGKILL", "crash"),
@@ -65,32 +65,32 @@ def test_ranks_have_the_threads_of_this_process_exchange_tensors_and_answer_and_
         pytest.param("sleep", "rank 1: hangs", "timeout", marks=pytest.mark.by_hand),
     ],
 )
-def test_a_rank_that_fails_is_named_and_no_process_is_left(monkeypatch, message, sentence, kind):
+def test_failed_rank_is_named_and_no_process_remains(monkeypatch, message, reason, kind):
     monkeypatch.setattr(ranks, "SILENT_S", 3.0)
     monkeypatch.setattr(ranks, "LEAST_S", 2.0 if message == "sleep" else 20.0)
     began_s = time.monotonic()
     with opened() as opened_ranks:
-        opened_ranks.together({"do": "add"}, added, kind="add")
-        with pytest.raises(RankError, match=sentence) as caught:
-            opened_ranks.together({"do": message}, added, kind="add")
+        opened_ranks.together({"do": "add"}, all_reduced, kind="add")
+        with pytest.raises(RankError, match=reason) as caught:
+            opened_ranks.together({"do": message}, all_reduced, kind="add")
         assert caught.value.kind == kind
-        with pytest.raises(RankError, match=sentence):
-            opened_ranks.together({"do": "add"}, added, kind="add")
+        with pytest.raises(RankError, match=reason):
+            opened_ranks.together({"do": "add"}, all_reduced, kind="add")
     assert time.monotonic() - began_s < 30
     assert not children()
 
 
-def test_a_rank_that_cannot_begin_says_why():
+def test_rank_that_fails_at_start_raises_with_its_error():
     with (
         pytest.raises(RankError, match="rank 1: ValueError: no such weights"),
         opened("breaks_at_once") as opened_ranks,
     ):
-        opened_ranks.together({"do": "add"}, added, kind="add")
+        opened_ranks.together({"do": "add"}, all_reduced, kind="add")
     assert not children()
 
 
 @pytest.mark.by_hand
-def test_ranks_end_with_the_process_that_started_them():
+def test_ranks_end_with_their_parent_process():
     program = (
         "import os, signal, psutil\n"
         "from tests.distributed import test_ranks\n"
@@ -98,9 +98,9 @@ def test_ranks_end_with_the_process_that_started_them():
         "    print(psutil.Process().children()[0].pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    number = int(done.stdout)
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    pid = int(process.stdout)
     deadline_s = time.monotonic() + 10
-    while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline_s
         time.sleep(0.1)

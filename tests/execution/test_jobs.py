@@ -1,4 +1,4 @@
-"""A sweep's jobs travel as files: what changes during a sweep is measured under no other thing's name."""
+"""Test the job files of a sweep and the detection of inputs that change during a sweep."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ from tests.records import cell, environment, record, save
 
 
 def planned(*arguments: str, **origin: Any) -> Job:
-    """A job as one process of a sweep has it."""
+    """Return the job of one process of a sweep."""
     job = read_job(["--quant", "fp16", *arguments])
     assert job is not None
-    known: dict[str, Any] = {"config": Path("config.yaml"), "config_sha256": "", "commit": None, **origin}
+    fields: dict[str, Any] = {"config": Path("config.yaml"), "config_sha256": "", "commit": None, **origin}
     part = Part(record=Path("a.json"), sweep="2026-03-01T10:00:00Z", cells=(0,), only="timing")
-    return with_origin(job, environment(), **known).in_part(part)
+    return with_origin(job, environment(), **fields).in_part(part)
 
 
-def test_a_job_is_the_same_after_a_way_through_a_file(tmp_path: Path) -> None:
+def test_job_file_round_trips(tmp_path: Path) -> None:
     job = read_job(["--quant", "gptq", "--option", "group_size=64", "--prompt", "Why?", "--energy", "--device", "cpu"])
     assert job is not None
     job = with_origin(job, environment(), config=Path("c.yaml"), config_sha256="ab", commit="cd")
     assert read_job_file(write_job(job, tmp_path)) == job
 
 
-def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
+def test_invalid_job_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "job-a.json"
     with pytest.raises(SpecError, match=r"job-a.json: cannot be read: No such file .*; a sweep writes job-VARIANT"):
         read_job_file(path)
@@ -65,7 +65,7 @@ def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
         read_job_file(path)
 
 
-def test_no_option_changes_the_measurement_of_a_saved_job(tmp_path: Path) -> None:
+def test_options_that_change_a_saved_job_are_refused(tmp_path: Path) -> None:
     path = write_job(planned("--runs", "2"), tmp_path)
     with pytest.raises(SpecError, match=r"job-fp16.json: contains all options of the measurement; leave --runs out"):
         read_job(["--job", str(path), "--runs", "3"])
@@ -78,18 +78,18 @@ def test_no_option_changes_the_measurement_of_a_saved_job(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "words", [("quant: fp16", "quant: bnb4"), ("- 50", "- 60"), ("Qwen/Qwen3-4B", "Qwen/Qwen3-8B")]
 )
-def test_a_config_that_is_edited_during_a_sweep_changes_nothing_of_it(tmp_path: Path, words: tuple[str, str]) -> None:
+def test_config_edited_during_a_sweep_does_not_change_the_sweep(tmp_path: Path, words: tuple[str, str]) -> None:
     config = tmp_path / "config.yaml"
     edit = {"variant": "a", "round": 0, "at": "cell 0", "do": "edit", "file": str(config), "words": words, "times": 1}
     stage = Stage(tmp_path, variants=["a"], rounds=2, faults=[edit])
     assert stage.sweep() == []
     assert words[1] in config.read_text()
-    assert {found.variant.quant for found in stage.records()} == {"fp16"}
-    assert {found.model.id for found in stage.records()} == {"Qwen/Qwen3-4B"}
+    assert {saved.variant.quant for saved in stage.records()} == {"fp16"}
+    assert {saved.model.id for saved in stage.records()} == {"Qwen/Qwen3-4B"}
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok"), (1, "a", 50, "ok"), (1, "a", 100, "ok")]
 
 
-def test_a_resumed_sweep_measures_its_saved_jobs_and_reports_it(tmp_path: Path) -> None:
+def test_resumed_sweep_measures_its_saved_jobs_and_reports_changes(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--warmup", "4")
     stage.new_tokens = [50, 200]
@@ -98,8 +98,8 @@ def test_a_resumed_sweep_measures_its_saved_jobs_and_reports_it(tmp_path: Path) 
         f"--resume: {stage.config} has changed since this sweep began; the jobs saved in the folder are measured; a "
         "new sweep measures its present content"
     ) in " ".join(stage.printed.split())
-    assert {found.procedure["warmup"] for found in stage.records()} == {4}
-    assert [found[2] for found in stage.cells()] == [50, 100, 50, 100]
+    assert {saved.procedure["warmup"] for saved in stage.records()} == {4}
+    assert [new_tokens for _, _, new_tokens, _ in stage.cells()] == [50, 100, 50, 100]
     stage.sweep("a", "--warmup", "4", str(stage.results), resume=True, output=None, rounds=1)
     assert "its present content is measured, because variants or options are given" in " ".join(stage.printed.split())
     assert (0, "a", 200, "ok") in stage.cells()
@@ -107,7 +107,7 @@ def test_a_resumed_sweep_measures_its_saved_jobs_and_reports_it(tmp_path: Path) 
     assert "has changed" not in stage.printed
 
 
-def test_a_sweep_whose_saved_job_was_deleted_is_resumed_from_its_config(tmp_path: Path) -> None:
+def test_sweep_with_a_deleted_job_file_resumes_from_its_config(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"])
     stage.sweep("b", "--warmup", "4")
     job_path(stage.results, "b").unlink()
@@ -116,7 +116,7 @@ def test_a_sweep_whose_saved_job_was_deleted_is_resumed_from_its_config(tmp_path
     assert stage.cells()[-2:] == [(0, "b", 50, "ok"), (0, "b", 100, "ok")]
 
 
-def test_a_job_is_no_record_and_a_variant_may_be_named_like_one(tmp_path: Path) -> None:
+def test_job_files_are_not_read_as_records(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["job-a"])
     assert stage.sweep() == []
     assert job_path(stage.results, "job-a").exists()
@@ -126,7 +126,7 @@ def test_a_job_is_no_record_and_a_variant_may_be_named_like_one(tmp_path: Path) 
     assert compare([stage.results]).problems == ()
 
 
-def test_a_sweep_of_a_replaced_model_is_not_resumed(tmp_path: Path) -> None:
+def test_sweep_of_a_replaced_model_is_not_resumed(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"some weights")
@@ -137,7 +137,7 @@ def test_a_sweep_of_a_replaced_model_is_not_resumed(tmp_path: Path) -> None:
         stage.sweep(resume=True)
 
 
-def test_a_file_is_known_by_its_content_and_a_large_one_by_its_ends(tmp_path: Path, monkeypatch: Any) -> None:
+def test_inputs_are_identified_by_content_and_large_files_by_their_ends(tmp_path: Path, monkeypatch: Any) -> None:
     shard, text = tmp_path / "model.safetensors", tmp_path / "text.txt"
     shard.write_bytes(b"abc" * 1000)
     text.write_text("to calibrate on")
@@ -145,34 +145,34 @@ def test_a_file_is_known_by_its_content_and_a_large_one_by_its_ends(tmp_path: Pa
     variant = VariantSpec(name="gptq", quant="gptq", options={"calibration": str(text)})
     quality = QualitySpec(size="quick", text=str(text), baseline=str(tmp_path))
 
-    def prints() -> dict[str, str]:
+    def fingerprints() -> dict[str, str]:
         return inputs(job_with(model=model, variant=variant, quality=quality), judged=True)
 
-    before = prints()
+    before = fingerprints()
     os.utime(shard, ns=(1, 1))
-    assert prints() == before
+    assert fingerprints() == before
     text.unlink()
-    assert changed_inputs(before, prints())[:2] == [f"model {tmp_path}", f"calibration text {text}"]
+    assert changed_inputs(before, fingerprints())[:2] == [f"model {tmp_path}", f"calibration text {text}"]
     monkeypatch.setattr("benchmarker.checkpoints.files.WHOLE_BYTES", 100)
     monkeypatch.setattr("benchmarker.checkpoints.files.END_BYTES", 50)
-    before = prints()
+    before = fingerprints()
     shard.write_bytes(b"abc" * 999 + b"abd")
     os.utime(shard, ns=(1, 1))
-    assert changed_inputs(before, prints()) == [f"model {tmp_path}", f"quality baseline {tmp_path}"]
+    assert changed_inputs(before, fingerprints()) == [f"model {tmp_path}", f"quality baseline {tmp_path}"]
 
 
-def test_a_model_on_the_hub_is_known_by_its_commit() -> None:
+def test_hub_model_is_identified_by_its_commit() -> None:
     job = planned("--model", "Qwen/Qwen3-4B", commit="a" * 40)
     assert job.origin is not None
     assert job.origin.inputs == {} or "model Qwen/Qwen3-4B" in job.origin.inputs
     refuse_other_commit(job, job.model.id, "a" * 40)
     with pytest.raises(ChangedError, match=r"changed on the hub since the sweep began: commit aaa.*, then bbb.*"):
         refuse_other_commit(job, job.model.id, "b" * 40)
-    # A person may measure it again with what is there now.
+    # A job outside a sweep may use the current commit.
     refuse_other_commit(job.model_copy(update={"part": None}), job.model.id, "b" * 40)
 
 
-def test_a_process_with_changed_keys_stops_with_the_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_with_changed_keys_raises_with_the_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     job = planned()
     check_unchanged(job, environment())
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_a_process_with_changed_keys_stops_with_the_differences(monkeypatch: pyt
         check_unchanged(job, environment())
 
 
-def test_two_keys_in_one_cell_of_a_sweep_are_not_averaged_not_even_by_force(tmp_path: Path) -> None:
+def test_different_keys_in_one_cell_of_a_sweep_are_never_averaged(tmp_path: Path) -> None:
     sweep = {"sweep": "2026-03-01T10:00:00Z"}
     slower = environment(variables={"TOKENIZERS_PARALLELISM": "1"})
     save(
@@ -208,7 +208,7 @@ def test_two_keys_in_one_cell_of_a_sweep_are_not_averaged_not_even_by_force(tmp_
         )
 
 
-def test_another_sweep_may_have_other_keys(tmp_path: Path) -> None:
+def test_cells_of_different_sweeps_may_have_different_keys(tmp_path: Path) -> None:
     save(
         tmp_path,
         record("int8", cell(key="a" * 64), sweep="2026-03-01T10:00:00Z"),
@@ -217,13 +217,13 @@ def test_another_sweep_may_have_other_keys(tmp_path: Path) -> None:
     assert [row.rounds for row in compare([tmp_path]).rows] == [2]
 
 
-def test_a_later_round_with_another_text_is_reported(tmp_path: Path) -> None:
+def test_round_with_a_different_text_is_reported(tmp_path: Path) -> None:
     sweep = {"sweep": "2026-03-01T10:00:00Z"}
-    texts = [(5, 6, 7), (5, 6, 7), (5, 9, 7)]
-    cells = [cell(first_tokens=text) for text in texts]
-    save(tmp_path, *(record("int8", each, round_number=number, **sweep) for number, each in enumerate(cells)))
-    said = compare([tmp_path])._repr_markdown_()
-    assert "batch 1: the text of round 3 is not that of the first round, from token 2 on." in said
+    token_lists = [(5, 6, 7), (5, 6, 7), (5, 9, 7)]
+    cells = [cell(first_tokens=tokens) for tokens in token_lists]
+    save(tmp_path, *(record("int8", result, round_number=number, **sweep) for number, result in enumerate(cells)))
+    text = compare([tmp_path])._repr_markdown_()
+    assert "batch 1: the text of round 3 is not that of the first round, from token 2 on." in text
 
 
 BEFORE_EACH = """
@@ -234,13 +234,13 @@ if os.path.exists(marker):
 open(marker, "a").close()
 os.execv(sys.executable, [sys.executable, "-m", "benchmarker.run", *sys.argv[4:]])
 """
-"""Starts a real process of a sweep. Copies one file to another before, where there is a marker; then there is one."""
+"""Program that starts a process of a sweep; from its second start on, it first copies one file over another."""
 
 
 def real_sweep(
     home: Path, model: Path, quant: str, *, source: Path, target: Path, rounds: int = 2
 ) -> tuple[list[str], str]:
-    """Rounds on a model of two layers, in real processes; what failed, and what was printed."""
+    """Run a sweep in real processes on a two-layer model; return the failures and the printed text."""
     run = (sys.executable, "-c", BEFORE_EACH, str(home / "marker"), str(source), str(target))
     out = io.StringIO()
     config = home / "config.yaml"
@@ -268,9 +268,7 @@ def config_text(model: Path, quant: str, new_tokens: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.by_hand
-def test_an_edited_config_changes_no_real_sweep_and_its_job_is_measured_again(
-    model_folder: Path, tmp_path: Path
-) -> None:
+def test_edited_config_does_not_change_a_real_sweep_or_its_job(model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "marker").touch()
     (tmp_path / "edited.yaml").write_text(config_text(model_folder, "bnb4", 16))
     failed, printed = real_sweep(
@@ -283,12 +281,12 @@ def test_an_edited_config_changes_no_real_sweep_and_its_job_is_measured_again(
     (tmp_path / "config.yaml").unlink()
     code, printed = typed("run", "--job", tmp_path / "results" / "job-measured.json", "--output", tmp_path / "again")
     assert code == 0, printed
-    (again,) = compare([tmp_path / "again"]).records
-    assert (again.variant.quant, again.sweep, again.cells[0].key) == ("int8", None, records[0].cells[0].key)
+    (repeated,) = compare([tmp_path / "again"]).records
+    assert (repeated.variant.quant, repeated.sweep, repeated.cells[0].key) == ("int8", None, records[0].cells[0].key)
 
 
 @pytest.mark.slow
-def test_weights_that_are_replaced_during_a_sweep_are_not_measured(model_folder: Path, tmp_path: Path) -> None:
+def test_weights_replaced_during_a_sweep_are_not_measured(model_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "marker").touch()
     weights = model_folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -298,8 +296,8 @@ def test_weights_that_are_replaced_during_a_sweep_are_not_measured(model_folder:
     assert failed == ["measured, round 1"]
     reason = f"failed: measured, round 1: error: model {model_folder} changed since the sweep began; put it back, or "
     assert reason in " ".join(printed.split()) + " "
-    (found,) = collect([tmp_path / "results"]).records
-    assert [cell.status for cell in found.cells] == ["error"]
+    (failed_record,) = collect([tmp_path / "results"]).records
+    assert [cell.status for cell in failed_record.cells] == ["error"]
     assert json.loads(job_path(tmp_path / "results", "measured").read_text())["origin"]["inputs"].keys() == {
         f"model {model_folder}"
     }

@@ -1,4 +1,4 @@
-"""Models over several GPUs: on this machine two processes with gloo between them, and all that is refused."""
+"""Test models over several GPUs, with two gloo processes on the CPU, and the refused combinations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarker.workloads.measure_cell import measure_cell
 from tests.jobs import job_of
 
 TINY = "qwen3-tiny"
-"""Two key and value heads, which the model of the other tests has not."""
+"""Model with two key and value heads; that of `session_model` has one."""
 
 
 def job_on(model, gpus, folder, **form):
@@ -36,9 +36,9 @@ def cell_of(run, bench):
     return measure_cell(bench, bench.cell(point), point, run.job.procedure, run.device)
 
 
-def measured(*asked):
-    """The record of a run with its one cell, and without what follows the timing."""
-    job = job_on(*asked)
+def measure(*arguments):
+    """Return the record of a run with one timed cell, without the steps after timing."""
+    job = job_on(*arguments)
     run = Run(job, Terminal(quiet=True))
     with WORKLOAD.open(job, run.device, run) as bench:
         run.keep(cells=(cell_of(run, bench),), **bench.facts())
@@ -47,7 +47,7 @@ def measured(*asked):
 
 @pytest.fixture(scope="module")
 def divided_bench(tmp_path_factory):
-    """A run of two processes, and its open bench. The last test that takes it kills one of them."""
+    """Yield a run over two processes and its open bench; the last test with this fixture kills one process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("cache")))
         job = job_on(TINY, 2, tmp_path_factory.mktemp("divided"))
@@ -58,33 +58,33 @@ def divided_bench(tmp_path_factory):
 
 
 @pytest.mark.by_hand
-# Before the tests of `divided_bench`, which holds the only process group of this process until the last of them.
-def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
+# Runs before the tests with `divided_bench`, which holds this process's only process group until the last of them.
+def test_tensor_parallel_step_matches_its_forward(tmp_path):
     record = Run(job_on(TINY, 2, tmp_path), Terminal(quiet=True)).execute()
     assert record.step_divergence.verdict == "equal"
 
 
-def test_two_processes_make_the_tokens_of_one_and_share_its_weights(divided_bench, tmp_path):
+def test_two_processes_match_one_and_share_its_weights(divided_bench, tmp_path):
     run, bench = divided_bench
     run.keep(cells=(cell_of(run, bench),), **bench.facts())
-    alone, divided = measured(TINY, 1, tmp_path), run.record
-    (one_cell,), (cell,) = alone.cells, divided.cells
+    single, divided = measure(TINY, 1, tmp_path), run.record
+    (single_cell,), (cell,) = single.cells, divided.cells
     assert cell.status == "ok", cell.reason
-    assert cell.first_tokens == one_cell.first_tokens
-    assert cell.inputs_sha256 == one_cell.inputs_sha256
-    assert cell.distinct_prompts == one_cell.distinct_prompts == 2
+    assert cell.first_tokens == single_cell.first_tokens
+    assert cell.inputs_sha256 == single_cell.inputs_sha256
+    assert cell.distinct_prompts == single_cell.distinct_prompts == 2
     assert len(cell.memory.per_gpu_bytes) == 2
-    # Each holds half, and both the norms.
+    # Each process holds half of the linear weights and all norms.
     assert sum(divided.load.per_gpu_bytes) == divided.load.weight_bytes
-    assert alone.load.weight_bytes < divided.load.weight_bytes < 1.02 * alone.load.weight_bytes
-    assert divided.load.parameters == alone.load.parameters
+    assert single.load.weight_bytes < divided.load.weight_bytes < 1.02 * single.load.weight_bytes
+    assert divided.load.parameters == single.load.parameters
     assert divided.load.quantized_fraction == 0
-    assert 0.49 < cell.demand.weight_bytes / one_cell.demand.weight_bytes < 0.52
-    assert cell.demand.decode_flops / one_cell.demand.decode_flops == pytest.approx(0.5, abs=0.01)
+    assert 0.49 < cell.demand.weight_bytes / single_cell.demand.weight_bytes < 0.52
+    assert cell.demand.decode_flops / single_cell.demand.decode_flops == pytest.approx(0.5, abs=0.01)
     assert (divided.variant.gpus, divided.variant.split, divided.variant.name) == (2, "tensors", "fp16 2 GPUs")
 
 
-def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(divided_bench):
+def test_killed_rank_fails_its_cell_and_the_next(divided_bench):
     run, bench = divided_bench
     psutil.Process().children()[0].kill()
     cells = [cell_of(run, bench) for _ in range(2)]
@@ -92,7 +92,7 @@ def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(divided_bench):
 
 
 @pytest.mark.parametrize(
-    ("form", "sentence"),
+    ("form", "reason"),
     [
         ({"quant": "int8"}, "transformers divides plain 16-bit weights, and not those of int8"),
         ({"quant": "fp16", "options": ["lm_head=int8"]}, "and not those of lm_head=int8"),
@@ -105,44 +105,44 @@ def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(divided_bench):
         ({"quant": "fp16", "engine": "vllm", "split": "layers"}, "vLLM divides tensors; leave --split layers out"),
     ],
 )
-def test_a_model_without_tensor_parallelism_is_refused_before_loading(form, sentence):
+def test_unsupported_forms_on_several_gpus_are_refused_before_loading(form, reason):
     options = form.pop("options", None)
-    with pytest.raises(UnsupportedError, match=sentence):
+    with pytest.raises(UnsupportedError, match=reason):
         job_of(form={**form, "gpus": 2}, options=options)
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("options", "reason"),
     [
         ({"variant.split": "layers"}, "split: layers says how several GPUs share the model; give gpus too"),
         ({"variant.gpus": 2, "procedure.energy": True}, "--energy: counts one GPU"),
         ({"variant.gpus": 2, "subject.quality.size": "quick"}, "judge the form on one GPU"),
     ],
 )
-def test_unsuitable_options_for_several_gpus_are_refused(asked, sentence):
-    with pytest.raises(SpecError, match=sentence):
-        make_job({"variant.quant": "fp16", **asked})
+def test_unsuitable_options_for_several_gpus_are_refused(options, reason):
+    with pytest.raises(SpecError, match=reason):
+        make_job({"variant.quant": "fp16", **options})
 
 
-def test_heads_that_cannot_be_shared_are_refused_before_a_process_starts(session_model, tmp_path):
+def test_indivisible_heads_are_refused_before_a_process_starts(session_model, tmp_path):
     with pytest.raises(BenchmarkerError, match=r"has 1 key and value heads, which 2 GPUs cannot share"):
-        measured(session_model, 2, tmp_path)
+        measure(session_model, 2, tmp_path)
 
 
-def test_a_processor_has_no_second_memory_for_layers():
+def test_split_by_layers_on_a_cpu_is_refused():
     with pytest.raises(DeviceError, match="--split layers: a CPU has no second memory"):
         one_of_several(CpuDevice(), 2)
 
 
-def test_one_gpu_has_the_key_that_it_always_had_and_two_have_another(tmp_path):
-    plain, divided = job_on(TINY, 1, tmp_path), job_on(TINY, 2, tmp_path)
-    assert "gpus" not in key_parts(plain)
-    assert key_parts(divided) == {**key_parts(plain), "gpus": 2, "split": "tensors"}
-    environment = Run(plain, Terminal(quiet=True)).record.environment
-    point = plain.grid.points()[0]
-    assert result_key(plain, point, environment) != result_key(divided, point, environment)
+def test_result_key_includes_the_number_of_gpus_above_one(tmp_path):
+    single, divided = job_on(TINY, 1, tmp_path), job_on(TINY, 2, tmp_path)
+    assert "gpus" not in key_parts(single)
+    assert key_parts(divided) == {**key_parts(single), "gpus": 2, "split": "tensors"}
+    environment = Run(single, Terminal(quiet=True)).record.environment
+    point = single.grid.points()[0]
+    assert result_key(single, point, environment) != result_key(divided, point, environment)
 
 
-def test_the_name_of_a_variant_shows_several_gpus():
+def test_variant_name_includes_several_gpus():
     assert VariantSpec.model_validate({"quant": "fp16", "gpus": 2}).name == "fp16 2 GPUs"
     assert VariantSpec.model_validate({"quant": "bnb4", "gpus": 4, "split": "layers"}).name == "bnb4 4 GPUs by layers"
