@@ -1,8 +1,8 @@
-"""Stands in for `python -m benchmarker.run` in a sweep: writes records as it does, and fails as it is told.
+"""Fake of `python -m benchmarker.run` in a sweep that writes its records and injects faults.
 
-Only the standard library, so that it starts in a few hundredths of a second. Its first argument is a script: a JSON
-file with a blank record and the keys of the cells of each variant, and a list of faults. A fault that has a number of
-times happens that often; a file beside the script counts.
+It imports only the standard library, so that it starts in a few hundredths of a second. Its first argument is a JSON
+file with a blank record and the cells of each variant, and a list of faults. A fault with `times` occurs that often; a
+file next to the script counts.
 """
 
 import argparse
@@ -20,84 +20,84 @@ def main() -> None:
     parser.add_argument("script", type=Path)
     parser.add_argument("--job", type=Path)
     parser.add_argument("--part", type=json.loads)
-    words, _ = parser.parse_known_args()
+    arguments, _ = parser.parse_known_args()
     end_with_parent()
-    script = json.loads(words.script.read_text())
-    job = json.loads(words.job.read_text())
-    given = argparse.Namespace(script=words.script, variant=job["variant"]["name"], **words.part)
-    variant = script["variants"][given.variant]
-    print(f"{given.variant}: a fake")
-    own = {
-        "place": given.place,
-        "round": given.round,
-        "sweep": given.sweep,
-        "run_id": Path(given.record).stem,
+    script = json.loads(arguments.script.read_text())
+    job = json.loads(arguments.job.read_text())
+    part = argparse.Namespace(script=arguments.script, variant=job["variant"]["name"], **arguments.part)
+    variant = script["variants"][part.variant]
+    print(f"{part.variant}: a fake")
+    identity = {
+        "place": part.place,
+        "round": part.round,
+        "sweep": part.sweep,
+        "run_id": Path(part.record).stem,
         "cells": [],
     }
-    record = {**variant["record"], **own}
+    record = {**variant["record"], **identity}
     record["variant"]["quant"] = job["variant"]["quant"]
-    record["procedure"]["profile"] = job["procedure"]["profile"] and given.profile
-    at = At(script["faults"], given)
-    at.step("start", record)
-    save(record, given.record)
-    at.step("load", record)
+    record["procedure"]["profile"] = job["procedure"]["profile"] and part.profile
+    faults = Faults(script["faults"], part)
+    faults.step("start", record)
+    save(record, part.record)
+    faults.step("load", record)
     record["load"] = variant["load"]
     record["opened_at"] = time.time()
-    save(record, given.record)
-    if given.only == "quality":
-        at.step("quality", record)
-        save({**record, "status": "complete", "quality": script["quality"]}, given.record)
+    save(record, part.record)
+    if part.only == "quality":
+        faults.step("quality", record)
+        save({**record, "status": "complete", "quality": script["quality"]}, part.record)
         return
-    for position in given.cells:
+    for position in part.cells:
         began_s = time.time()
-        at.step(f"cell {position}", record)
+        faults.step(f"cell {position}", record)
         new_tokens = job["grid"]["new_tokens"][position]
         cell = {**variant["cells"][position], "new_tokens": new_tokens, "timed_at": [began_s, time.time()]}
-        changed = at.changed(position)
+        changed = faults.changed(position)
         record["cells"].append({**cell, **changed})
         print(f"  run 1/1: {cell['samples'][0]['latency_s']} s")
-        save(record, given.record)
+        save(record, part.record)
         if changed.get("status") == "oom_gpu":
             break
-    at.step("end", record)
-    if given.profile:
+    faults.step("end", record)
+    if part.profile:
         print("profiling one generation")
         record["profile"] = script["profile"]
     record["status"] = "complete"
-    save(record, given.record)
+    save(record, part.record)
 
 
-class At:
-    """Where this child is, and what should happen there."""
+class Faults:
+    """Faults of this child, injected at named steps."""
 
-    def __init__(self, faults: list, given: argparse.Namespace) -> None:
-        self._given = given
+    def __init__(self, faults: list, part: argparse.Namespace) -> None:
+        self._part = part
         self._faults = [
             (number, fault)
             for number, fault in enumerate(faults)
-            if fault["variant"] == given.variant and fault.get("round", given.round) == given.round
+            if fault["variant"] == part.variant and fault.get("round", part.round) == part.round
         ]
 
-    def step(self, where: str, record: dict) -> None:
+    def step(self, name: str, record: dict) -> None:
         for number, fault in self._faults:
-            if fault["at"] == where and "do" in fault and self._is_due(number, fault):
+            if fault["at"] == name and "do" in fault and self._is_due(number, fault):
                 if fault["do"] == "work":
                     work(fault["seconds"])
                 elif fault["do"] == "edit":
                     path = Path(fault["file"])
                     path.write_text(path.read_text().replace(*fault["words"]))
                 else:
-                    DEEDS[fault["do"]](record, self._given.record)
+                    ACTIONS[fault["do"]](record, self._part.record)
 
     def changed(self, position: int) -> dict:
-        """Fields of the cell that come out another way."""
+        """Return the fields of the cell that a fault replaces."""
         for number, fault in self._faults:
             if fault["at"] == f"cell {position}" and "cell" in fault and self._is_due(number, fault):
                 return fault["cell"]
         return {}
 
     def _is_due(self, number: int, fault: dict) -> bool:
-        counter = self._given.script.with_suffix(f".{number}")
+        counter = self._part.script.with_suffix(f".{number}")
         times = len(counter.read_text()) if counter.exists() else 0
         counter.write_text("x" * (times + 1))
         return times < fault.get("times", 1000)
@@ -113,12 +113,12 @@ def save(record: dict, path: str) -> None:
 
 
 def fail(kind: str, reason: str, code: int):
-    def deed(record: dict, path: str) -> None:
+    def action(record: dict, path: str) -> None:
         save({**record, "status": "failed", "error_kind": kind, "reason": reason}, path)
         print(f"error: {reason}", file=sys.stderr)
         sys.exit(code)
 
-    return deed
+    return action
 
 
 def hang(record: dict, path: str) -> None:
@@ -126,14 +126,14 @@ def hang(record: dict, path: str) -> None:
 
 
 def hang_deaf(record: dict, path: str) -> None:
-    """A hang that TERM does not end."""
+    """Hang and ignore SIGTERM and SIGINT."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     time.sleep(600)
 
 
 def work(seconds: float) -> None:
-    """A line twice a second, as short generations print them."""
+    """Print a line twice a second, as a run with short generations does."""
     for number in range(int(2 * seconds)):
         time.sleep(0.5)
         print(f"  run {number}/{2 * seconds}: latency 0.5 s", flush=True)
@@ -153,7 +153,7 @@ def segfault(record: dict, path: str) -> None:
 
 
 def half(record: dict, path: str) -> None:
-    """A file system that lost the second half of the file."""
+    """Write half of the record, as a failing file system may."""
     text = json.dumps(record)
     Path(path).write_text(text[: len(text) // 2])
     os._exit(0)
@@ -175,7 +175,7 @@ def control_codes(record: dict, path: str) -> None:
 
 
 def interrupt(record: dict, path: str, number: int = signal.SIGINT) -> None:
-    """As if the user pressed Ctrl-C now."""
+    """Interrupt the sweep, as Ctrl-C does."""
     os.kill(os.getppid(), number)
     try:
         time.sleep(600)
@@ -185,24 +185,24 @@ def interrupt(record: dict, path: str, number: int = signal.SIGINT) -> None:
 
 
 def terminate(record: dict, path: str) -> None:
-    """As `docker stop` ends a sweep: the signal reaches the sweep alone."""
+    """Terminate the sweep alone, as `docker stop` does."""
     interrupt(record, path, number=signal.SIGTERM)
 
 
 def kill_the_sweep(record: dict, path: str) -> None:
-    """As if the process died that this one was started by."""
+    """Kill the process that started this child."""
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
 
 
 def kill_the_workers_parent(record: dict, path: str) -> None:
-    """As if Ray's worker died, which started the process that started this one."""
+    """Kill Ray's worker, the parent of the process that started this child."""
     os.kill(parent_of(os.getppid()), signal.SIGKILL)
     time.sleep(600)
 
 
 def kill_the_host(record: dict, path: str) -> None:
-    """As if the host died: Ray's own process there, and the worker that this one was started by."""
+    """Kill Ray's process on this host and the worker, as if the host had failed."""
     worker = parent_of(os.getppid())
     os.kill(parent_of(worker), signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
@@ -215,13 +215,13 @@ def parent_of(process: int) -> int:
 
 
 def leave_grandchild(record: dict, path: str) -> None:
-    """A helper that keeps the output open and would outlive its parent."""
+    """Fork a process that keeps the output open and would outlive this child."""
     if os.fork() == 0:
         time.sleep(600)
         os._exit(0)
 
 
-DEEDS = {
+ACTIONS = {
     "hang": hang,
     "hang deaf": hang_deaf,
     "exit": leave,

@@ -1,4 +1,4 @@
-"""A sweep onto a disk that is as good as full: `python -m tests.faults.full_disk FOLDER`, where FOLDER is that disk."""
+"""Run a sweep whose results are on an almost full disk: `python -m tests.faults.full_disk FOLDER_ON_THAT_DISK`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sweep on Ray that hangs in its third round, to be killed: `python -m tests.faults.ray_driver HOME`."""
+"""Run a sweep on Ray that hangs in its third round until it is killed: `python -m tests.faults.ray_driver HOME`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sweep of fake children, quick enough to break it in every way."""
+"""Sweep with fake child processes for the tests of faults."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ QUICK = {"load_timeout_s": 20.0, "cell_timeout_s": 20.0, "seed": 1}
 
 @dataclass
 class Stage:
-    """A folder, a config in it, and what has been printed."""
+    """Folder with a config, and the fakes with which its sweep runs."""
 
     home: Path
     variants: Sequence[str] = ("a", "b")
     new_tokens: Sequence[int] = (50, 100)
     rounds: int | None = 1
-    """None for a config that does not say."""
+    """Rounds in the config; None leaves them out."""
     baseline: str | None = None
     faults: Sequence[dict[str, Any]] = ()
     environment: Environment = field(default_factory=records.environment)
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     model: str = "Qwen/Qwen3-4B"
     report: tuple[str, ...] = ("true",)
-    """What draws the report."""
+    """Command that draws the report."""
     watch_host: Callable[[int], Any] | None = None
-    """Watches what else runs beside a child."""
+    """Watcher of other processes during a child."""
     look_for: Callable[[Job], str | None] = lambda job: None
     load_per_core: float = 0.0
     surroundings: Callable[[], Surroundings] = lambda: quiet_surroundings()
     is_profiled: bool = False
-    """Whether a child that is to profile its variant writes a profile."""
+    """True if children with a request for a profile write one."""
     wrap: tuple[str, ...] = ()
-    """Stands before the command of each child."""
+    """Prefix of the command of each child."""
     prepare_host: tuple[str, ...] = ()
-    """Prints the environment of a worker; this stage's if empty."""
+    """Command that prints a worker's environment; prints that of the stage if empty."""
     printed: str = ""
     before: Callable[[], None] = lambda: None
-    """Called when all is prepared and the sweep is about to begin."""
+    """Function called immediately before the sweep."""
 
     @property
     def config(self) -> Path:
@@ -81,7 +81,7 @@ class Stage:
         return [OrderLine.model_validate_json(line) for line in lines]
 
     def sweep(self, *arguments: str, **settings: Any) -> list[str]:
-        """Run the sweep in this process; what failed."""
+        """Run the sweep in this process; return the failures."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._write_config()
         options = Settings(**{"output": self.results, **QUICK, **settings})
@@ -108,13 +108,13 @@ class Stage:
             self.printed = out.getvalue()
 
     def sweep_apart(self, before: Callable[[], None], **settings: Any) -> int:
-        """Run it in a process of its own, in which something is changed before; how that ended."""
+        """Run the sweep in a fork that first calls `before`; return the fork's exit code."""
         child = os.fork()
         if child == 0:
             try:
                 os._exit(self._sweep_in_fork(before, settings))
             finally:
-                # Whatever went wrong, a second pytest must not go on from here.
+                # The fork must never continue as a second pytest.
                 os._exit(99)
         _, status = os.waitpid(child, 0)
         if (self.home / "printed").exists():
@@ -122,23 +122,23 @@ class Stage:
         return os.waitstatus_to_exitcode(status)
 
     def _sweep_in_fork(self, before: Callable[[], None], settings: dict[str, Any]) -> int:
-        said = ""
+        trace = ""
         try:
             self.before = before
             self.sweep(**settings)
         except BaseException:  # noqa: BLE001
-            said = traceback.format_exc()
+            trace = traceback.format_exc()
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        (self.home / "traceback").write_text(said)
+        (self.home / "traceback").write_text(trace)
         (self.home / "printed").write_text(self.printed)
-        return 1 if said else 0
+        return 1 if trace else 0
 
     def records(self) -> list[GenerationRecord]:
-        """What is on disk, in the order of the names."""
+        """Return the saved records in the order of their names."""
         return list(collect([self.results]).records)
 
     def cells(self) -> list[tuple[int, str, int, str]]:
-        """Round, variant, new tokens and status of every cell on disk."""
+        """Return the round, variant, new tokens and status of every saved cell."""
         return sorted(
             (record.round, record.variant.name, cell.new_tokens, cell.status)
             for record in self.records()
@@ -160,8 +160,8 @@ class Stage:
 
     def _write_script(self, settings: Settings, arguments: Sequence[str]) -> None:
         config = read_config(self.config)
-        words, given = split_arguments(arguments, config.experiment.workload)
-        request = make_request(config, words, given, settings)
+        selected, options = split_arguments(arguments, config.experiment.workload)
+        request = make_request(config, selected, options, settings)
         keys = {name: cell_keys(job, self.environment) for name, job in request.jobs.items()}
         variants = {
             name: {
@@ -183,24 +183,24 @@ class Stage:
 
 
 def quiet_surroundings() -> Surroundings:
-    """Return surroundings in which the number of threads stays as it is: no load has been read."""
+    """Return surroundings without a reading of the load, which leave the number of threads unchanged."""
     with mock.patch("benchmarker.hardware.monitor.HostGauge") as gauge:
         gauge.return_value.between.return_value = None
         return Surroundings()
 
 
 def killed_at_write(number: int) -> Callable[[], None]:
-    """Makes the process kill itself before its n-th step of writing: a flush to the disk or a rename."""
+    """Return a function that makes the process kill itself before its n-th flush to disk or rename."""
 
     def install() -> None:
-        left = [number]
+        remaining = [number]
 
-        def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def dying(original: Callable[..., Any]) -> Callable[..., Any]:
             def step(*arguments: Any) -> Any:
-                if left[0] == 0:
+                if remaining[0] == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
-                left[0] -= 1
-                return real(*arguments)
+                remaining[0] -= 1
+                return original(*arguments)
 
             return step
 
