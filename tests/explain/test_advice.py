@@ -1,4 +1,4 @@
-"""The advice of a workload that falls back to the general advice is a sentence."""
+"""Fallback of two workloads to the general advice for a bound."""
 
 from types import SimpleNamespace
 
@@ -11,10 +11,10 @@ def timed(**variant):
     return SimpleNamespace(record=SimpleNamespace(variant=SimpleNamespace(**variant)))
 
 
-def test_a_fused_attention_kernel_at_the_bandwidth_has_the_general_advice():
+def test_bandwidth_bound_flash_attention_gets_the_general_advice():
     assert attention_reading._fewer_bytes(timed(variant="flash")) == ADVICE["bandwidth"]
 
 
-def test_small_kernels_of_fine_tuning_have_the_general_advice(monkeypatch):
+def test_finetune_bound_by_small_kernels_gets_the_general_advice(monkeypatch):
     monkeypatch.setattr(finetune_reading, "_switch_advice", lambda _: "")
     assert finetune_reading.ADVICE["small kernels"](timed()) == ADVICE["small kernels"]

@@ -1,4 +1,4 @@
-"""Several variants explained together: their differences, predicted ceilings, break-even, and what is printed."""
+"""`explain` on several variants: differences, predicted graph ceilings, break-even and printed output."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.records import cell, compare_records, load, missing, record, save
 
 def pair(*, rounds: int = 1) -> list[GenerationRecord]:
     return [
-        made
+        run_record
         for number in range(rounds)
-        for made in (
+        for run_record in (
             run("fp16", *FP16, tpot_ms=9.0 + 0.01 * number, round_number=number),
             run("int8", *INT8, tpot_ms=18.0 + 0.02 * number, round_number=number, load=INT8_LOAD),
         )
     ]
 
 
-def test_two_variants_differ_part_by_part() -> None:
+def test_contrast_lists_the_difference_of_each_part() -> None:
     (contrast,) = compare_records(pair(rounds=3)).contrasts
     assert sum(seconds for _, seconds in contrast.parts) == pytest.approx(0.009, rel=0.01)
     assert contrast.sentence() == (
@@ -39,12 +39,12 @@ def test_two_variants_differ_part_by_part() -> None:
     )
 
 
-def test_one_process_each_is_said_to_be_no_test() -> None:
+def test_contrast_of_single_processes_is_not_tested() -> None:
     (contrast,) = compare_records(pair()).contrasts
     assert contrast.sentence().startswith("int8 is 0.50x as fast as fp16 (not tested): ")
 
 
-def test_explain_states_no_difference_that_the_tables_leave_open(tmp_path) -> None:
+def test_explain_states_no_difference_that_is_not_significant(tmp_path) -> None:
     paces_ms = {"fp16": (FP16, (9.0, 9.01, 9.02)), "int8": (INT8, (9.0, 14.0, 20.0)), "again": (FP16, (9.5, 8.9, 9.6))}
     records = [
         run(name.replace("again", "fp16"), *kernels, tpot_ms=pace_ms, round_number=number, name=name)
@@ -57,7 +57,7 @@ def test_explain_states_no_difference_that_the_tables_leave_open(tmp_path) -> No
     assert "- again is not separated from fp16 (0.97x [0.87, 1.07]): " in done.output
 
 
-def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
+def test_comparison_names_the_bound_of_each_variant() -> None:
     comparison = compare_records(pair())
     assert [(row.variant, row.bound_by) for row in comparison.rows] == [
         ("fp16", "small kernels"),
@@ -69,13 +69,13 @@ def test_a_comparison_names_what_each_variant_is_bound_by() -> None:
     assert "- **int8** is bound by **dequantizing**: unpacking 56 % (2.25x without), " in printed
 
 
-def test_the_page_says_why_as_well() -> None:
+def test_report_names_the_bound_of_each_variant() -> None:
     page = to_html(compare_records(pair()), ())
     assert "<h2>Why</h2>" in page
     assert "<li><strong>int8</strong> is bound by <strong>dequantizing</strong>: unpacking 56 %" in page
 
 
-def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> None:
+def test_explain_prints_parts_verdicts_and_differences(tmp_path) -> None:
     done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *pair()))])
     assert done.exit_code == 0, done.output
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.output.splitlines()]
@@ -95,7 +95,7 @@ def test_explain_prints_each_verdict_and_shared_fact_once(tmp_path) -> None:
     assert "**When it has paid for itself, if the differences are real**" in printed
 
 
-def test_explain_prints_the_answer_first_and_no_line_wider_than_a_file(tmp_path) -> None:
+def test_explain_prints_the_answer_first_within_the_file_width(tmp_path) -> None:
     done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair()))])
     lines = done.output.splitlines()
     assert lines[1].startswith("- fp16 is bound by small kernels: between products 38 % (1.61x without), ")
@@ -104,7 +104,7 @@ def test_explain_prints_the_answer_first_and_no_line_wider_than_a_file(tmp_path)
     assert " ".join(done.output.split()).count("`--engine compile` fuses casts and small kernels") == 1
 
 
-def test_explain_gives_a_program_plain_values(tmp_path) -> None:
+def test_explain_json_has_base_units(tmp_path) -> None:
     done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair(), record("gptq"))), "--format", "json"])
     fp16, int8, gptq = json.loads(done.output)
     assert (fp16["bound_by"], int8["bound_by"]) == ("small kernels", "dequantizing")
@@ -118,21 +118,21 @@ def test_explain_gives_a_program_plain_values(tmp_path) -> None:
     )
 
 
-def test_an_engine_elsewhere_without_bytes_says_whose_time_it_is(tmp_path) -> None:
+def test_external_engine_without_demand_prints_its_clock_disagreement(tmp_path) -> None:
     facts = EngineFacts(
         name="vllm",
         tokens_read="each",
         kv_cache="paged",
         external=ExternalFacts(environment="vllm-cpu", version="9", python="3.12.1", disagreement=0.012),
     )
-    elsewhere = record("fp16", runtime="vllm", load=None).model_copy(update={"engine": facts})
-    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, elsewhere))])
+    external = record("fp16", runtime="vllm", load=None).model_copy(update={"engine": facts})
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, external))])
     assert "a token takes 28.0 ms; what it reads is not known; the engine's own clock says the same within 1.2 %" in (
         done.output
     )
 
 
-def test_an_engine_elsewhere_is_compared_with_the_measured_bandwidth(tmp_path) -> None:
+def test_external_engine_is_compared_with_the_measured_bandwidth(tmp_path) -> None:
     measured = record("fp16", runtime="llama-cpp", limits=LIMITS)
     done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, measured))])
     assert "reads 8.04 GB of weights, 287 GB/s; the device's bandwidth is 3000 GB/s." in done.output
@@ -149,7 +149,7 @@ def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
     assert "No column why: no profile (left out, or the run ended before it)." in table
 
 
-def test_a_discarded_profile_and_that_of_a_void_run_give_their_reason(tmp_path) -> None:
+def test_discarded_profiles_and_invalid_runs_have_a_reason(tmp_path) -> None:
     void = cell(status="invalid", error_kind="disturbed", reason="other programs took 59 % of our cores' time")
     discarded = record("int8", load=None, no_profile=missing("discarded: other programs took 62 % of our cores' time"))
     records = [run("fp16", *FP16, tpot_ms=20.0).model_copy(update={"cells": (void,)}), discarded]
@@ -158,7 +158,7 @@ def test_a_discarded_profile_and_that_of_a_void_run_give_their_reason(tmp_path) 
     assert "int8 is not profiled (discarded: other programs took 62 % of our cores' time): at prompt" in done.output
 
 
-def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:
+def test_predicted_graph_ceiling_is_printed_with_the_measured_rate(tmp_path) -> None:
     eager = run("fp16", *FP16, tpot_ms=28.0)
     graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="cuda_graph")
     done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, eager, graph))])
@@ -188,7 +188,7 @@ def costly(
     return run(quant, *kernels, tpot_ms=tpot_ms + 0.001 * number, load=facts, round_number=number)
 
 
-def test_a_variant_has_paid_for_itself_after_so_many_tokens_cold_and_warm(tmp_path) -> None:
+def test_break_even_is_printed_in_tokens_cold_and_warm(tmp_path) -> None:
     records = [
         one
         for number in range(3)
@@ -198,21 +198,21 @@ def test_a_variant_has_paid_for_itself_after_so_many_tokens_cold_and_warm(tmp_pa
         )
     ]
     done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *records))])
-    # Ten seconds of loading and 300 of quantizing, at 10 ms saved a token.
+    # 10 s of loading and 300 s of quantizing; each token saves 10 ms.
     assert (
         "- gptq has paid for itself against fp16 after: warm 1,000 tokens (12.00 s before the first token); cold "
         "31,000 tokens (312 s before the first token)." in done.output
     )
 
 
-def test_a_variant_that_is_not_really_faster_never_pays() -> None:
+def test_variant_of_equal_speed_has_no_break_even() -> None:
     row = compare_records(pair()).rows[1]
     found = break_even(row, row, costs=({"cold": 1.0}, {"cold": 9.0}))
     assert found == "int8 is not faster than int8, and never pays for its loading"
 
 
 @pytest.mark.parametrize(
-    ("tpots_ms", "said"),
+    ("tpots_ms", "sentence"),
     [
         (
             (26.0, 29.0, 32.0),
@@ -222,21 +222,23 @@ def test_a_variant_that_is_not_really_faster_never_pays() -> None:
         ((9.0, 10.0, 29.0), ""),
     ],
 )
-def test_a_variant_that_may_be_faster_may_pay(tmp_path, tpots_ms: tuple[float, ...], said: str) -> None:
+def test_break_even_is_open_if_the_difference_is_not_significant(
+    tmp_path, tpots_ms: tuple[float, ...], sentence: str
+) -> None:
     fp16 = [costly("fp16", tpot_ms=30.0, load_s=2.0, number=number) for number in range(3)]
     gptq = [costly("gptq", tpot_ms=tpot, load_s=9.0, number=number) for number, tpot in enumerate(tpots_ms)]
     printed = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *fp16, *gptq))]).output
-    assert said in printed
-    assert ("When it has paid for itself" in printed) == bool(said)
+    assert sentence in printed
+    assert ("When it has paid for itself" in printed) == bool(sentence)
 
 
-def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
+def test_setup_time_counts_by_the_state_of_the_compiler_cache() -> None:
     def facts(setup_s: float, state: str | None) -> EngineFacts:
         return EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=setup_s, setup_cache=state)
 
     cold, warm = (
-        record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"engine": facts(*given)})
-        for given in ((80.0, "cold"), (20.0, "warm"))
+        record("fp16", load=load(load_s=2.0), runtime="compile").model_copy(update={"engine": facts(*setup)})
+        for setup in ((80.0, "cold"), (20.0, "warm"))
     )
     assert cost_of([cold, warm]) == {"cold": 82.0, "warm": 22.0}
     assert cost_of([warm]) == {"warm": 22.0}
@@ -245,6 +247,6 @@ def test_set_up_counts_by_the_state_of_the_compilers_cache() -> None:
     assert cost_of([unknown]) == {}
 
 
-def test_random_weights_written_as_gptq_cost_nothing_to_quantize_and_tell_no_cold_cost() -> None:
+def test_dummy_gptq_weights_have_no_cold_cost() -> None:
     dummy = record("gptq", load=load(load_s=2.0), model={"load_format": "dummy"})
     assert cost_of([dummy]) == {"warm": 2.0}

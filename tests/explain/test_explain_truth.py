@@ -1,6 +1,6 @@
-"""Verdicts on synthetic runs whose true decomposition is known, and just beside each threshold.
+"""Verdicts on synthetic runs with a known decomposition, also just above and below each threshold.
 
-Each run is built from milliseconds of a token: floor, excess, unpacking, other kernels and gaps.
+The decomposition is in milliseconds per token: floor, excess, unpacking, other kernels and gaps.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def token(
     slowed: float = 1.0,
     **fields: object,
 ) -> GenerationRecord:
-    """A run of these milliseconds a token.
+    """Return a run with this decomposition in ms per token.
 
     Args:
-        packed: Whether the weights have 4 bits already, so that fewer bytes cannot be read.
-        slowed: What the profiler makes of the kernels.
+        packed: Use 4-bit weights, which no other format makes smaller.
+        slowed: Factor by which the profiler slows the kernels.
     """
     product = PACKED_PRODUCT if packed else PRODUCT
     times = {product: floor + excess, UNPACK: unpacking, NORM: norms, ATTENTION: attention, COPY: copies}
@@ -65,11 +65,11 @@ def token(
     )
 
 
-def percents(found: Explanation) -> dict[str, int]:
-    return {share.name: round(100 * share.of_total) for share in found.shares if share.of_total > 0.001}
+def percents(explanation: Explanation) -> dict[str, int]:
+    return {share.name: round(100 * share.of_total) for share in explanation.shares if share.of_total > 0.001}
 
 
-TRUTHS = {
+DECOMPOSITIONS = {
     "61 % bandwidth of 4 bits, 37 % elementwise": (
         token(6.1, norms=3.7, gaps=0.2, packed=True), ("small kernels",), {"floor": 61, "between": 37, "gaps": 2},
     ),
@@ -103,7 +103,7 @@ TRUTHS = {
         token(1.0, excess=5.8, unpacking=1.6, norms=1.6, packed=True),
         ("slow products",), {"floor": 10, "excess": 58, "unpacking": 16, "between": 16},
     ),
-    "nothing but reading, 95 %": (
+    "reading alone, 95 %": (
         token(9.5, gaps=0.5, packed=True), ("bandwidth",), {"floor": 95, "gaps": 5},
     ),
     "16 bits at 81 % of the bandwidth": (
@@ -119,20 +119,20 @@ TRUTHS = {
 ADVICE_TEXTS = [Path(advice.__file__).read_text(), Path(generic.__file__).read_text()]
 
 
-@pytest.mark.parametrize("truth", TRUTHS)
-def test_what_is_said_is_what_is_true(truth: str) -> None:
-    made, bounds, shares = TRUTHS[truth]
-    found = explained(made)
-    assert found.verdict.bounds == bounds
-    assert percents(found) == shares
-    assert sum(share.seconds for share in found.shares) == pytest.approx(found.total_s)
+@pytest.mark.parametrize("description", DECOMPOSITIONS)
+def test_bounds_and_shares_equal_the_true_decomposition(description: str) -> None:
+    run_record, bounds, shares = DECOMPOSITIONS[description]
+    explanation = explained(run_record)
+    assert explanation.verdict.bounds == bounds
+    assert percents(explanation) == shares
+    assert sum(share.seconds for share in explanation.shares) == pytest.approx(explanation.total_s)
 
 
 @pytest.mark.parametrize("floor", [5.6, 5.8, 6.0, 6.1, 6.4])
-def test_nothing_jumps_where_the_bandwidth_passes_60_percent(floor: float) -> None:
-    found = explained(token(floor, norms=9.8 - floor, gaps=0.2, packed=True))
-    assert found.verdict.bounds == ("small kernels",)
-    between = next(share for share in found.shares if share.name == "between")
+def test_verdict_does_not_change_around_60_percent_bandwidth(floor: float) -> None:
+    explanation = explained(token(floor, norms=9.8 - floor, gaps=0.2, packed=True))
+    assert explanation.verdict.bounds == ("small kernels",)
+    between = next(share for share in explanation.shares if share.name == "between")
     assert between.speed_up == pytest.approx(10 / (10 - (9.8 - floor)))
 
 
@@ -140,84 +140,84 @@ def test_nothing_jumps_where_the_bandwidth_passes_60_percent(floor: float) -> No
     ("gaps", "bounds"),
     [(3.4, ("slow products",)), (3.7, ("slow products", "host")), (4.3, ("host", "slow products")), (4.6, ("host",))],
 )
-def test_two_within_a_tenth_of_each_other_are_both_named(gaps: float, bounds: tuple[str, ...]) -> None:
-    found = explained(token(1.0, excess=4.0, norms=0.5, gaps=gaps, packed=True))
-    assert found.verdict.bounds == bounds
-    assert found.verdict.bound == " and ".join(bounds)
+def test_two_bounds_within_a_tenth_are_both_named(gaps: float, bounds: tuple[str, ...]) -> None:
+    explanation = explained(token(1.0, excess=4.0, norms=0.5, gaps=gaps, packed=True))
+    assert explanation.verdict.bounds == bounds
+    assert explanation.verdict.bound == " and ".join(bounds)
 
 
-@pytest.mark.parametrize(("products", "is_said"), [(0.45, True), (0.55, False)])
-def test_quantization_cannot_help_only_where_what_it_touches_is_under_5_percent(products: float, is_said: bool) -> None:
-    found = explained(token(products, gaps=10 - products))
-    assert found.verdict.bounds == ("host",)
-    assert ("Quantization cannot help here." in unmarked(found.verdict.advice)) == is_said
+@pytest.mark.parametrize(("products", "cannot_help"), [(0.45, True), (0.55, False)])
+def test_quantization_cannot_help_if_products_take_under_5_percent(products: float, cannot_help: bool) -> None:
+    explanation = explained(token(products, gaps=10 - products))
+    assert explanation.verdict.bounds == ("host",)
+    assert ("Quantization cannot help here." in unmarked(explanation.verdict.advice)) == cannot_help
 
 
-def test_unpacking_counts_as_what_quantization_touches() -> None:
-    found = explained(token(0.2, unpacking=0.4, gaps=9.4))
-    assert "Quantization cannot help" not in unmarked(found.verdict.advice)
+def test_unpacking_counts_as_time_that_quantization_affects() -> None:
+    explanation = explained(token(0.2, unpacking=0.4, gaps=9.4))
+    assert "Quantization cannot help" not in unmarked(explanation.verdict.advice)
 
 
 @pytest.mark.parametrize(("excess", "bound"), [(1.9, "bandwidth"), (2.1, "slow products")])
-def test_a_floor_of_80_percent_is_the_reason_itself(excess: float, bound: str) -> None:
-    found = explained(token(10 - excess, excess=excess, packed=True))
-    assert found.verdict.bounds == (bound,)
+def test_floor_of_at_least_80_percent_is_bandwidth_bound(excess: float, bound: str) -> None:
+    explanation = explained(token(10 - excess, excess=excess, packed=True))
+    assert explanation.verdict.bounds == (bound,)
 
 
-def test_kernels_slowed_by_6_percent_are_explained_all_the_same() -> None:
-    found = explained(token(2.0, excess=1.0, norms=7.0, slowed=1.06))
-    assert found.verdict.bounds == ("small kernels",)
-    assert percents(found) == {"floor": 20, "excess": 10, "between": 70}
-    assert any("slowed them: their shares hold" in note for note in found.notes)
+def test_kernels_slowed_by_6_percent_are_explained_with_a_note() -> None:
+    explanation = explained(token(2.0, excess=1.0, norms=7.0, slowed=1.06))
+    assert explanation.verdict.bounds == ("small kernels",)
+    assert percents(explanation) == {"floor": 20, "excess": 10, "between": 70}
+    assert any("slowed them: their shares hold" in note for note in explanation.notes)
 
 
-def replayed(one: GenerationRecord, profiled_ms: float) -> GenerationRecord:
-    """The run with its step replayed as a graph, and a token that took so long with the profiler on."""
-    assert one.profile is not None
-    decode = one.profile.sections["decode"].model_copy(update={"launches": 31, "span_s": 31e-3 * profiled_ms})
-    profile = one.profile.model_copy(update={"sections": one.profile.sections | {"decode": decode}})
-    return one.model_copy(update={"profile": profile})
+def replayed(run_record: GenerationRecord, profiled_ms: float) -> GenerationRecord:
+    """Return the run as a graph replay whose token takes `profiled_ms` under the profiler."""
+    assert run_record.profile is not None
+    decode = run_record.profile.sections["decode"].model_copy(update={"launches": 31, "span_s": 31e-3 * profiled_ms})
+    profile = run_record.profile.model_copy(update={"sections": run_record.profile.sections | {"decode": decode}})
+    return run_record.model_copy(update={"profile": profile})
 
 
-def test_a_graph_whose_kernels_the_profiler_slowed_may_be_waiting_for_the_host() -> None:
-    made = token(1.0, excess=3.0, norms=2.0, gaps=4.0, slowed=1.5, packed=True)
-    found = explained(replayed(made, profiled_ms=15.0))
-    assert found.verdict.bound == "slow products or host"
+def test_graph_with_slowed_kernels_has_an_unsure_verdict() -> None:
+    run_record = token(1.0, excess=3.0, norms=2.0, gaps=4.0, slowed=1.5, packed=True)
+    explanation = explained(replayed(run_record, profiled_ms=15.0))
+    assert explanation.verdict.bound == "slow products or host"
     assert any(
         "the gaps are 10 % of the time without, or up to 40 % if it slowed the kernels too" in note
-        for note in found.notes
+        for note in explanation.notes
     )
 
 
-def test_a_graph_that_the_profiler_did_not_slow_is_sure() -> None:
-    found = explained(replayed(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True), profiled_ms=10.2))
-    assert found.verdict.bound == "slow products"
+def test_graph_without_slowdown_has_a_sure_verdict() -> None:
+    explanation = explained(replayed(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True), profiled_ms=10.2))
+    assert explanation.verdict.bound == "slow products"
 
 
-def test_a_host_that_the_profiler_slowed_is_no_doubt_about_the_kernels_but_the_range_is_told() -> None:
-    found = explained(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True))
-    assert found.verdict.bound == "slow products"
-    assert any("or up to 85 % if it slowed the kernels too" in note for note in found.notes)
+def test_slowed_host_keeps_the_verdict_and_notes_the_range_of_gaps() -> None:
+    explanation = explained(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True))
+    assert explanation.verdict.bound == "slow products"
+    assert any("or up to 85 % if it slowed the kernels too" in note for note in explanation.notes)
 
 
-def test_products_of_a_processor_without_a_measured_bandwidth_are_the_reason_by_themselves() -> None:
+def test_cpu_products_without_measured_bandwidth_are_one_bound() -> None:
     kernels = (kernel("aten::mm", ms=7.0), kernel("aten::mul", ms=2.0))
     profiled = split_profile(*kernels, by="cpu")
     decode = profiled.sections["decode"].model_copy(update={"span_s": 0.31})
     profiled = profiled.model_copy(update={"sections": profiled.sections | {"decode": decode}})
-    made = run("fp16", tpot_ms=10.0, profiled=profiled, weight_gb=None, environment=cpu_environment())
-    found = explained(made)
-    assert found.verdict.bounds == ("matrix products",)
-    assert "`--no-limits`" in unmarked(found.verdict.advice)
+    run_record = run("fp16", tpot_ms=10.0, profiled=profiled, weight_gb=None, environment=cpu_environment())
+    explanation = explained(run_record)
+    assert explanation.verdict.bounds == ("matrix products",)
+    assert "`--no-limits`" in unmarked(explanation.verdict.advice)
 
 
-def test_a_kernel_without_a_category_is_a_reason_with_a_name() -> None:
-    found = explained(run("fp16", kernel(PRODUCT, ms=2.0), kernel("mystery", ms=7.0), tpot_ms=10.0, load=FULL))
-    assert found.verdict.bounds == ("unknown kernels",)
-    assert "`mystery`" in unmarked(found.verdict.reason)
+def test_uncategorized_kernel_can_be_the_bound_and_is_named() -> None:
+    explanation = explained(run("fp16", kernel(PRODUCT, ms=2.0), kernel("mystery", ms=7.0), tpot_ms=10.0, load=FULL))
+    assert explanation.verdict.bounds == ("unknown kernels",)
+    assert "`mystery`" in unmarked(explanation.verdict.reason)
 
 
-def test_every_option_in_an_advice_is_one_of_the_command() -> None:
+def test_options_in_the_advice_exist() -> None:
     options = {name for parameter in get_command(app).commands["run"].params for name in parameter.opts}
     advised = {name for text in ADVICE_TEXTS for name in re.findall(r"--[a-z-]+", text)}
     assert {"--engine", "--quant", "--option", "--batch-size", "--no-limits"} <= advised

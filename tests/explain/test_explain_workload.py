@@ -1,4 +1,4 @@
-"""A workload that says nothing of its own time is explained all the same, and one that does is asked."""
+"""`explain` on a workload with the default parts, on one with overridden parts, and on all reference records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
 def naps(**fields: object) -> RunRecord:
-    """A run of a workload that multiplies two matrices and copies the result: 10 ms a call."""
+    """Return a run of 10 ms per call with one matrix product and one copy."""
     kernels = (Kernel(name="nvjet_a", calls=1, total_s=0.006), Kernel(name="Memcpy DtoD", calls=1, total_s=0.003))
     times = tuple(SampleBase(latency_s=seconds) for seconds in (0.010, 0.010, 0.011))
     facts = {
@@ -45,7 +45,7 @@ def naps(**fields: object) -> RunRecord:
 
 
 class Naps(Workload):
-    """A workload that overrides nothing."""
+    """Workload without overrides."""
 
     name = "naps"
     unit = "call"
@@ -56,7 +56,7 @@ class Naps(Workload):
 
 
 class Tossing(Naps):
-    """A workload with its own unit, parts and products."""
+    """Workload that overrides unit, parts and products."""
 
     unit = "nap"
 
@@ -76,98 +76,116 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.usefixtures("registered")
-def test_the_defaults_explain_the_profiled_repeat_as_one_call() -> None:
-    found = explain("deep", [naps()])
-    assert isinstance(found, Explanation)
-    assert {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall} == {
+def test_default_workload_explains_the_profiled_repeat_as_one_call() -> None:
+    explained = explain("deep", [naps()])
+    assert isinstance(explained, Explanation)
+    assert {part.name: pytest.approx(1e3 * part.seconds) for part in explained.waterfall} == {
         "moving the bytes": 2.0, "matrix products beyond that": 4.0, "copies and casts": 3.0,
         "gaps (launches, host)": 1.0,
     }  # fmt: skip
-    assert found.verdict.bounds == ("slow products",)
+    assert explained.verdict.bounds == ("slow products",)
     ending = " of each 10.0 ms call; the products run at 33 % of the measured bandwidth."
-    assert found.verdict.reason.endswith(ending)
+    assert explained.verdict.reason.endswith(ending)
 
 
 @pytest.mark.usefixtures("registered")
-def test_without_a_profile_it_says_why() -> None:
+def test_run_without_profile_has_a_reason() -> None:
     assert explain("deep", [naps(profile=None)]) == NotExplained(
         "deep", "no profile (left out, or the run ended before it)"
     )
 
 
-def test_a_workload_may_bring_its_own_unit_parts_and_advice(registered: ModuleType) -> None:
+def test_workload_can_override_unit_and_parts(registered: ModuleType) -> None:
     registered.WORKLOAD = Tossing()  # type: ignore[attr-defined]
-    found = explain("deep", [naps()])
-    assert isinstance(found, Explanation)
-    assert [part.name for part in found.waterfall][2] == "tossing"
-    assert "10.0 ms nap" in unmarked(found.verdict.reason)
+    explained = explain("deep", [naps()])
+    assert isinstance(explained, Explanation)
+    assert [part.name for part in explained.waterfall][2] == "tossing"
+    assert "10.0 ms nap" in unmarked(explained.verdict.reason)
 
 
 @pytest.mark.parametrize("folder", ["h100-runtimes", "h200-runtimes"])
-def test_the_range_that_was_predicted_for_a_graph_holds_what_was_measured(folder: str) -> None:
+def test_measured_graph_rate_lies_within_the_predicted_range(folder: str) -> None:
     results = compare(REFERENCE / folder)
     graphs = {row.quant: row for row in results.rows if row.engine == "cuda_graph"}
-    ceilings = [one for one in results.explained if isinstance(one, Explanation) and one.ceiling]
+    ceilings = [
+        explanation for explanation in results.explained if isinstance(explanation, Explanation) and explanation.ceiling
+    ]
     assert len(ceilings) == len(graphs) == 4
-    for one in ceilings:
-        assert one.ceiling is not None
-        assert one.ceiling.least_per_s is not None
-        measured = graphs[one.form["quant"]].decode_tokens_per_s
+    for explanation in ceilings:
+        assert explanation.ceiling is not None
+        assert explanation.ceiling.least_per_s is not None
+        measured = graphs[explanation.form["quant"]].decode_tokens_per_s
         assert measured is not None
-        assert one.ceiling.least_per_s <= measured <= one.ceiling.per_s
+        assert explanation.ceiling.least_per_s <= measured <= explanation.ceiling.per_s
 
 
 WITHOUT_BOUNDS = {
-    "cpu-context-parallel",  # --no-limits, and one rank by itself has no trace
-    "h200-finetune-limit",  # --find-limit leaves the device's limits out
-    "h200-mixers-bits",  # the same
-    "h200-mixers-block",  # whole training steps: a roofline of the mixer says nothing of them
+    "cpu-context-parallel",  # --no-limits, and a single rank has no trace
+    "h200-finetune-limit",  # --find-limit measures no device limits
+    "h200-mixers-bits",  # --find-limit
+    "h200-mixers-block",  # whole training steps, which the roofline of a mixer does not cover
 }
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.iterdir()))
-def test_every_profiled_variant_of_the_references_has_a_reason_and_its_shares_add_up(folder: str) -> None:
+def test_profiled_reference_variants_are_explained_with_shares_that_sum_to_1(folder: str) -> None:
     results = compare(REFERENCE / folder)
-    for one in results.explained:
+    for explanation in results.explained:
         if results.workload == "generation":
-            profiled = any(record.profile for record in results.members[one.variant])
-            assert isinstance(one, Explanation) == profiled
-        if isinstance(one, Explanation):
-            assert sum(share.of_total for share in one.shares) == pytest.approx(1)
+            profiled = any(record.profile for record in results.members[explanation.variant])
+            assert isinstance(explanation, Explanation) == profiled
+        if isinstance(explanation, Explanation):
+            assert sum(share.of_total for share in explanation.shares) == pytest.approx(1)
         elif folder in WITHOUT_BOUNDS or not any(
-            record.cells[0].status == "ok" for record in results.members[one.variant]
+            record.cells[0].status == "ok" for record in results.members[explanation.variant]
         ):
-            assert one.why
+            assert explanation.why
         else:
-            assert one.allows is not None
+            assert explanation.allows is not None
 
 
-def test_a_ring_whose_ranks_have_unequal_work_is_told_so_and_a_zigzag_is_not() -> None:
-    found = compare(REFERENCE / "h100-x2-context-parallel").explained
-    advice = {one.variant: unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation)}
+def test_only_unbalanced_ring_gets_the_advice_to_use_zigzag() -> None:
+    explained = compare(REFERENCE / "h100-x2-context-parallel").explained
+    advice = {
+        explanation.variant: unmarked(explanation.verdict.advice)
+        for explanation in explained
+        if isinstance(explanation, Explanation)
+    }
     assert "zigzag" in advice["ring"]
     assert "zigzag" not in advice["zigzag"]
 
 
-def test_a_model_over_two_gpus_that_waits_for_the_host_is_not_told_to_take_an_engine_that_cannot_split_it() -> None:
-    found = compare(REFERENCE / "h100-x2-generation").explained
-    advice = {one.variant: unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation)}
+def test_host_bound_split_model_gets_no_advice_to_change_engine() -> None:
+    explained = compare(REFERENCE / "h100-x2-generation").explained
+    advice = {
+        explanation.variant: unmarked(explanation.verdict.advice)
+        for explanation in explained
+        if isinstance(explanation, Explanation)
+    }
     assert "which do not split a model" in advice["two GPUs"]
     assert advice["one GPU"] == "`--engine compile` removes the host's work from each token."
 
 
-def test_a_mixture_of_experts_gets_no_advice_to_use_forms_that_leave_experts_in_16_bits() -> None:
-    found = compare(REFERENCE / "h200-qwen3-30b-a3b").explained
-    advice = {unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation) and "native" in one.variant}
+def test_moe_gets_no_advice_to_use_formats_with_16_bit_experts() -> None:
+    explained = compare(REFERENCE / "h200-qwen3-30b-a3b").explained
+    advice = {
+        unmarked(explanation.verdict.advice)
+        for explanation in explained
+        if isinstance(explanation, Explanation) and "native" in explanation.variant
+    }
     assert advice == {
         "Fewer bytes a token make it faster: `--engine vllm --engine-option quantization=fp8` reads 8 bits, "
         "experts included."
     }
 
 
-def test_the_advice_for_torchs_slow_int8_product_names_the_type_that_avoids_it() -> None:
-    found = compare(REFERENCE / "h200-gemma-3-4b").explained
-    advice = {one.variant: unmarked(one.verdict.advice) for one in found if isinstance(one, Explanation)}
+def test_advice_for_slow_int8_products_names_float16() -> None:
+    explained = compare(REFERENCE / "h200-gemma-3-4b").explained
+    advice = {
+        explanation.variant: unmarked(explanation.verdict.advice)
+        for explanation in explained
+        if isinstance(explanation, Explanation)
+    }
     assert advice["int8 compile"] == (
         "In bfloat16 torch.compile replaces them by `_weight_int8pack_mm`, slow for several rows: "
         "`--engine native` and `--dtype float16` do not use it."
