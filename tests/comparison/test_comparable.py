@@ -1,4 +1,4 @@
-"""What may stand in one table, what is refused and how, and what --force does about it."""
+"""Records that share a table, records that are refused with a reason, and the names under --force."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarker.schema.registry import workload_of
 from tests.records import cell, environment, load, record, refusal, rounds, rows_of, save
 
 
-def test_two_devices_are_refused_by_name_and_number(tmp_path):
+def test_records_of_two_devices_are_refused_with_counts(tmp_path):
     other = environment(device={"name": "AMD Instinct MI300X", "driver": "6.4"})
     save(tmp_path, record("fp16"), record("int8"), record("gptq", environment=other))
     assert refusal(tmp_path) == (
@@ -43,13 +43,13 @@ def test_two_devices_are_refused_by_name_and_number(tmp_path):
         ),
     ],
 )
-def test_what_else_differs_is_named_with_its_values(tmp_path, change, field):
+def test_refusal_lists_the_differing_field_and_its_values(tmp_path, change, field):
     save(tmp_path, record("fp16"), record("int8", **change))
     assert field in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("workload", ["generation", "serving", "finetune"])
-def test_the_record_of_a_folder_with_random_weights_states_them_before_the_folder_is_loaded(tmp_path, workload):
+def test_load_format_of_a_dummy_folder_is_recorded_before_loading(tmp_path, workload):
     about = Description(kind="dummy", model="qwen3-tiny", options={}, created="2026-01-01")
     (tmp_path / DESCRIPTION).write_text(about.model_dump_json())
     variant = {"variant.variant": "lora"} if workload == "finetune" else {}
@@ -71,33 +71,33 @@ def on_cpu(**changes):
         ({"governor": "powersave"}, "governor is performance in 1 record and powersave in 1 record"),
     ],
 )
-def test_on_a_cpu_what_chooses_its_instructions_and_its_clock_must_be_equal(tmp_path, change, field):
+def test_different_cpu_switches_cores_or_governors_are_refused(tmp_path, change, field):
     first = {"python": "3.11.9", "governor": "performance"}
     save(tmp_path, record("fp16", environment=on_cpu(**first)), record("int8", environment=on_cpu(**first | change)))
     assert field in refusal(tmp_path)
 
 
-def test_a_board_under_another_power_limit_is_another_board_and_one_that_does_not_say_is_not(tmp_path):
-    limited = [environment(device={"power_limit_w": watts}) for watts in (700.0, 500.0, None)]
-    save(tmp_path / "two", record("fp16", environment=limited[0]), record("int8", environment=limited[1]))
-    save(tmp_path / "unsaid", record("fp16", environment=limited[0]), record("int8", environment=limited[2]))
+def test_different_power_limits_are_refused_and_an_unknown_one_is_not(tmp_path):
+    environments = [environment(device={"power_limit_w": watts}) for watts in (700.0, 500.0, None)]
+    save(tmp_path / "two", record("fp16", environment=environments[0]), record("int8", environment=environments[1]))
+    save(tmp_path / "unknown", record("fp16", environment=environments[0]), record("int8", environment=environments[2]))
     assert "power limit is 700 W in 1 record and 500 W in 1 record" in refusal(tmp_path / "two")
-    assert set(rows_of(tmp_path / "unsaid")) == {"fp16", "int8"}
+    assert set(rows_of(tmp_path / "unknown")) == {"fp16", "int8"}
 
 
-def test_a_kernel_that_auto_chose_is_one_in_all_rounds_of_a_variant(tmp_path):
-    made = [
+def test_different_auto_kernels_between_rounds_are_refused(tmp_path):
+    records = [
         record("gptq", round_number=number, load=load(notes=(f"kernel auto: {kernel}",)))
         for number, kernel in enumerate(("MarlinLinear", "MarlinLinear", "TorchLinear"))
     ]
-    save(tmp_path, *made)
+    save(tmp_path, *records)
     assert (
         "kernel of variant 'gptq' is kernel auto: MarlinLinear in 2 records and kernel auto: TorchLinear in 1 record"
         in refusal(tmp_path)
     )
 
 
-def test_the_version_of_a_library_that_a_variant_does_not_run_is_no_matter(tmp_path):
+def test_version_of_an_unused_library_may_differ(tmp_path):
     versions = {"torch": "2.11.0+cu130", "transformers": "5.17.0"}
     newer, older = (environment(packages=versions | {"torchao": number}) for number in ("0.18.0", "0.17.0"))
     save(tmp_path / "unused", record("fp16", environment=newer), record("bnb4", environment=older))
@@ -106,7 +106,7 @@ def test_the_version_of_a_library_that_a_variant_does_not_run_is_no_matter(tmp_p
     assert "torchao is 0.18.0 in 1 record and 0.17.0 in 1 record" in refusal(tmp_path / "used")
 
 
-def test_a_model_compares_with_its_quantized_checkpoint_on_the_hub_which_the_table_says(tmp_path):
+def test_quantized_checkpoint_is_compared_with_its_base_model_with_a_note(tmp_path):
     base = record("fp16", model={"revision": "1cfa9a72"})
     checkpoint = {"id": "someone/Qwen3-4B-GPTQ-Int4", "revision": "77aa"}
     save(tmp_path, base, record("gptq", model=checkpoint, load=load(quantized_fraction=0.9)))
@@ -125,12 +125,12 @@ def test_a_model_compares_with_its_quantized_checkpoint_on_the_hub_which_the_tab
     ],
     ids=["another model", "not quantized", "other shapes"],
 )
-def test_what_only_resembles_a_quantized_checkpoint_is_refused(tmp_path, model, fraction):
+def test_other_models_with_a_similar_name_are_refused(tmp_path, model, fraction):
     save(tmp_path, record("fp16"), record("gptq", model=model, load=load(quantized_fraction=fraction)))
     assert f"model is Qwen/Qwen3-4B in 1 record and {model['id']} in 1 record" in refusal(tmp_path)
 
 
-def test_one_folder_by_two_paths_compares_and_two_folders_do_not(tmp_path):
+def test_one_folder_through_two_paths_is_one_model(tmp_path):
     folder, alias = tmp_path / "models" / "tiny", tmp_path / "alias"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -146,13 +146,13 @@ def test_one_folder_by_two_paths_compares_and_two_folders_do_not(tmp_path):
     assert "in 1 record and elsewhere/tiny in 1 record" in refusal(tmp_path / "other")
 
 
-def test_another_prompt_is_another_measurement(tmp_path):
+def test_records_with_different_inputs_are_refused(tmp_path):
     save(tmp_path, record("fp16"), record("int8", cell(inputs_sha256="e" * 64)))
-    said = "input at prompt 26, 50 new tokens, batch 1 (inputs_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee"
-    assert said in refusal(tmp_path)
+    message = "input at prompt 26, 50 new tokens, batch 1 (inputs_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee"
+    assert message in refusal(tmp_path)
 
 
-def test_one_name_for_two_forms_is_refused(tmp_path):
+def test_one_variant_name_with_two_options_is_refused(tmp_path):
     save(
         tmp_path,
         record("gptq", options={"group_size": 128}),
@@ -161,7 +161,7 @@ def test_one_name_for_two_forms_is_refused(tmp_path):
     assert "options of variant 'gptq' is group_size=128 in 1 record and group_size=32 in 1 record" in refusal(tmp_path)
 
 
-def test_one_name_for_one_gpu_and_for_two_is_refused_and_forced_apart(tmp_path):
+def test_one_variant_name_with_two_gpu_counts_is_refused(tmp_path):
     single, split = record("fp16"), record("fp16", run_id="split")
     split = split.model_copy(update={"variant": split.variant.model_copy(update={"gpus": 2, "split": "tensors"})})
     save(tmp_path, single, split)
@@ -169,18 +169,18 @@ def test_one_name_for_one_gpu_and_for_two_is_refused_and_forced_apart(tmp_path):
     assert set(rows_of(tmp_path, force=True)) == {"fp16 (unset)", "fp16 (2 by tensors)"}
 
 
-def test_a_library_that_only_one_environment_has_is_no_difference(tmp_path):
+def test_library_in_only_one_environment_is_no_difference(tmp_path):
     with_torchao = {"torch": "2.11.0+cu130", "transformers": "5.17.0", "torchao": "0.18.0"}
     save(tmp_path, record("fp16"), record("int8", environment=environment(packages=with_torchao)))
     assert len(compare([tmp_path]).rows) == 2
 
 
-def test_variants_of_different_types_compare(tmp_path):
+def test_variants_of_different_dtypes_are_compared(tmp_path):
     save(tmp_path, record("fp16"), record("fp16", name="bf16", model={"dtype": "bfloat16"}))
     assert rows_of(tmp_path)["bf16"]["verdict"] == "not tested"
 
 
-def test_force_keeps_what_differs_apart(tmp_path):
+def test_force_adds_the_device_to_the_variant_names(tmp_path):
     other = environment(device={"name": "NVIDIA L4"})
     save(tmp_path, record("fp16", cell([1.0])), record("fp16", cell([3.0]), environment=other, run_id="other"))
     rows = rows_of(tmp_path, force=True)
@@ -190,18 +190,18 @@ def test_force_keeps_what_differs_apart(tmp_path):
     }
 
 
-def test_a_forced_name_says_no_more_than_tells_it_apart(tmp_path):
+def test_forced_names_contain_only_the_first_difference(tmp_path):
     other = environment(device={"name": "NVIDIA L4", "driver": "570.1"}, cpu="EPYC")
     save(tmp_path, record("fp16"), record("int8"), record("fp16", environment=other, run_id="other"))
     assert list(rows_of(tmp_path, force=True)) == ["fp16 (NVIDIA H100 80GB HBM3)", "fp16 (NVIDIA L4)", "int8"]
 
 
-def test_single_runs_of_one_quantization_stand_together_and_a_sweep_keeps_its_order(tmp_path):
+def test_single_runs_are_grouped_by_quantization_and_sweeps_are_not(tmp_path):
     forms = [("fp16", "eager"), ("int8", "eager"), ("fp16", "cuda_graph")]
-    made = [record(quant, name=f"{quant} {runtime}", runtime=runtime) for quant, runtime in forms]
-    save(tmp_path / "runs", *made)
+    records = [record(quant, name=f"{quant} {runtime}", runtime=runtime) for quant, runtime in forms]
+    save(tmp_path / "runs", *records)
     assert list(rows_of(tmp_path / "runs")) == ["fp16 eager", "fp16 cuda_graph", "int8 eager"]
-    save(tmp_path / "sweep", *(one.model_copy(update={"sweep": "monday"}) for one in made))
+    save(tmp_path / "sweep", *(run_record.model_copy(update={"sweep": "monday"}) for run_record in records))
     assert list(rows_of(tmp_path / "sweep")) == ["fp16 eager", "int8 eager", "fp16 cuda_graph"]
 
 
@@ -210,12 +210,12 @@ def test_rounds_on_two_devices_are_not_paired(tmp_path):
     trend = [1.0, 1.1, 1.2, 1.3, 1.4]
     save(tmp_path, *rounds("fp16", trend), *rounds("int8", trend, environment=other))
     assert rows_of(tmp_path, force=True)["int8"]["verdict"] == "inconclusive"
-    # In turns on one device, equal trends would cancel to the last digit.
+    # In paired rounds on one device, equal trends cancel.
     save(tmp_path / "one", *rounds("fp16", trend), *rounds("int8", trend))
     assert rows_of(tmp_path / "one")["int8"]["verdict"] == "same"
 
 
-def test_a_record_of_the_second_text_alone_is_held_against_the_second_text(tmp_path):
+def test_record_with_only_the_second_text_joins_its_cell(tmp_path):
     both = record("fp16", cell(inputs_sha256="a" * 64, text=0), cell([2.0] * 5, inputs_sha256="b" * 64, text=1))
     second = record("fp16", cell([2.0] * 5, inputs_sha256="b" * 64, text=1), round_number=1)
     save(tmp_path, both, second)

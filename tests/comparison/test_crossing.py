@@ -1,4 +1,4 @@
-"""Crossings lie between measured sizes, and undecided sizes widen them."""
+"""Crossings between measured sizes and interpolated crossovers, on ratios with given intervals."""
 
 import pytest
 
@@ -19,23 +19,23 @@ def decided(size, verdict):
     return size, SpeedUp("fp16", ratio(2.0, 1.9, 2.1), verdict)
 
 
-def test_a_crossing_lies_between_adjacent_measured_sizes():
+def test_crossing_lies_between_adjacent_measured_sizes():
     ratios = [decided(256, "slower"), decided(1024, "faster"), decided(512, "faster")]
     assert crossings(ratios) == (Crossing(256, 512, "faster"),)
 
 
-def test_an_undecided_size_widens_the_crossing():
+def test_undecided_size_widens_the_crossing():
     ratios = [decided(256, "slower"), decided(512, "inconclusive"), decided(1024, "faster")]
     assert crossings(ratios) == (Crossing(256, 1024, "faster"),)
 
 
-def test_a_single_round_decides_nothing():
+def test_untested_sizes_have_no_crossing():
     ratios = [decided(256, "not tested"), decided(512, "not tested")]
     assert crossings(ratios) == ()
     assert constant_verdict(ratios) is None
 
 
-def test_a_variant_is_constant_verdict_only_if_every_size_is_decided():
+def test_constant_verdict_requires_the_same_verdict_at_every_size():
     ratios = [decided(1024, "faster"), decided(4096, "faster")]
     assert constant_verdict(ratios) == "faster"
     assert constant_verdict([*ratios, decided(8192, "same")]) is None
@@ -43,8 +43,8 @@ def test_a_variant_is_constant_verdict_only_if_every_size_is_decided():
     assert constant_verdict([]) is None
 
 
-def test_a_crossover_lies_where_the_logarithms_meet_and_its_interval_is_that_of_the_bounds():
-    # ln r falls from ln 2 at 1 to -ln 2 at 64: on the way, at 8, it is 0.
+def test_crossover_is_interpolated_on_logarithms_with_its_interval():
+    # ln r falls from ln 2 at size 1 to -ln 2 at size 64 and is 0 at size 8.
     ratios = {1: within(2.0, 2 ** (1 / 3)), 64: within(0.5, 2 ** (1 / 3))}
     fall = crossover(ratios)
     assert (fall.size, fall.low, fall.high) == pytest.approx((8, 4, 16))
@@ -57,7 +57,7 @@ def test_a_crossover_lies_where_the_logarithms_meet_and_its_interval_is_that_of_
     assert crossover(inverse(inverse(ratios))).size == pytest.approx(8)
 
 
-def test_a_ratio_shows_its_interval_if_that_contains_1_and_no_number_if_it_is_wide():
+def test_sentence_prints_intervals_of_undecided_and_wide_ratios():
     ratios = {1: within(2.0, 1.2), 2: within(1.1, 1.2), 4: within(5.0, 2.0)}
     words = SizeWords("int8 wins", "batch", "", "", ratios)
     assert words.sentence(None) == (
@@ -65,7 +65,7 @@ def test_a_ratio_shows_its_interval_if_that_contains_1_and_no_number_if_it_is_wi
     )
 
 
-def test_a_sentence_on_untested_ratios_states_that_they_have_no_interval():
+def test_sentence_on_untested_ratios_mentions_the_missing_interval():
     words = SizeWords("int8 wins", "batch", "", "", {1: Ratio(2.0, rounds=2), 8: Ratio(1.5, rounds=2)})
     assert words.sentence(None) == (
         "int8 wins at every batch, from 1 (2.00x) to 8 (1.50x) (no interval: fewer than three rounds)"

@@ -1,4 +1,4 @@
-"""The gate fails on what is real and large, says why, and refuses to pass what it could not test."""
+"""Result, error and markdown of the gate on two sweeps with known latencies."""
 
 from __future__ import annotations
 
@@ -24,65 +24,66 @@ def slower_by(percent: float) -> list[float]:
     return [latency_s * (1 + percent / 100) for latency_s in STEADY]
 
 
-def test_a_change_that_is_real_and_larger_than_the_limit_fails(tmp_path):
+def test_significant_slowdown_above_the_limit_fails(tmp_path):
     assert gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(8))).is_failed
 
 
-def test_a_change_that_is_real_and_smaller_passes(tmp_path):
-    found = gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(3)))
-    assert (found.is_failed, found.changes[0].verdict) == (False, "slower")
+def test_significant_slowdown_below_the_limit_passes(tmp_path):
+    checked = gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(3)))
+    assert (checked.is_failed, checked.changes[0].verdict) == (False, "slower")
 
 
-def test_a_change_that_is_large_and_not_real_passes(tmp_path):
+def test_large_slowdown_without_significance_passes(tmp_path):
     noisy = [1.0, 1.3, 0.9, 1.25, 1.1]
-    found = gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", noisy))
-    assert (found.is_failed, found.changes[0].verdict) == (False, "inconclusive")
+    checked = gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", noisy))
+    assert (checked.is_failed, checked.changes[0].verdict) == (False, "inconclusive")
 
 
-def test_getting_faster_passes(tmp_path):
+def test_speed_up_passes(tmp_path):
     assert not gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", slower_by(-20))).is_failed
 
 
-def test_a_cell_that_fails_now_fails_the_gate(tmp_path):
+def test_cell_that_now_fails_fails_the_gate(tmp_path):
     crashed = [record("fp16", failed_cell("oom_gpu", "no room"), round_number=number) for number in range(3)]
     assert gate(tmp_path, rounds("fp16", STEADY), crashed).is_failed
 
 
-def test_a_variant_whose_quality_fails_now_fails_the_gate(tmp_path):
+def test_variant_whose_quality_now_fails_fails_the_gate(tmp_path):
     after = rounds("fp16", STEADY)
     after[0] = after[0].model_copy(update={"quality": failed_quality()})
-    found = gate(tmp_path, rounds("fp16", STEADY), after)
-    assert (found.is_failed, found.changes[0].ratio) == (True, None)
+    checked = gate(tmp_path, rounds("fp16", STEADY), after)
+    assert (checked.is_failed, checked.changes[0].ratio) == (True, None)
 
 
-def test_a_cell_that_crashes_in_most_rounds_now_fails_the_gate(tmp_path):
+def test_cell_that_crashes_in_most_rounds_fails_the_gate(tmp_path):
     after = rounds("fp16", STEADY)
     for number in (1, 2, 3):
         after[number] = record("fp16", failed_cell("crash", "SIGSEGV"), round_number=number)
-    found = gate(tmp_path, rounds("fp16", STEADY), after)
-    assert found.is_failed
-    assert "(crashed in others)" in to_markdown(gate_blocks(found))
+    checked = gate(tmp_path, rounds("fp16", STEADY), after)
+    assert checked.is_failed
+    assert "(crashed in others)" in to_markdown(gate_blocks(checked))
 
 
-def test_a_file_that_cannot_be_read_and_another_form_are_named(tmp_path):
+def test_unreadable_file_and_changed_quantization_are_listed(tmp_path):
     (tmp_path / "after").mkdir()
     (tmp_path / "after" / "int8.json").write_text('{"schema_version": 1, "ru')
-    after = [one.model_copy(update={"variant": one.variant.model_copy(update={"quant": "gptq"})}) for one in
-             rounds("fp16", STEADY)]  # fmt: skip
-    shown = to_markdown(gate_blocks(gate(tmp_path, rounds("fp16", STEADY), after)))
-    assert "- left out: " in shown
-    assert "int8.json: not valid JSON" in shown
-    assert "- quant of fp16: fp16 before, gptq after" in shown
+    fp16 = rounds("fp16", STEADY)
+    gptq = fp16[0].variant.model_copy(update={"quant": "gptq"})
+    after = [run_record.model_copy(update={"variant": gptq}) for run_record in fp16]
+    output = to_markdown(gate_blocks(gate(tmp_path, rounds("fp16", STEADY), after)))
+    assert "- left out: " in output
+    assert "int8.json: not valid JSON" in output
+    assert "- quant of fp16: fp16 before, gptq after" in output
 
 
-def test_a_variant_that_is_gone_fails(tmp_path):
+def test_missing_variant_fails(tmp_path):
     before = [*rounds("fp16", STEADY), *rounds("int8", STEADY)]
-    found = gate(tmp_path, before, rounds("fp16", STEADY))
-    assert [change.variant for change in found.changes if change.is_failed] == ["int8"]
-    assert "not measured" in to_markdown(gate_blocks(found))
+    checked = gate(tmp_path, before, rounds("fp16", STEADY))
+    assert [change.variant for change in checked.changes if change.is_failed] == ["int8"]
+    assert "not measured" in to_markdown(gate_blocks(checked))
 
 
-def test_a_gate_that_tested_nothing_does_not_pass(tmp_path):
+def test_gate_without_tests_raises(tmp_path):
     with pytest.raises(ResultsError) as caught:
         gate(tmp_path, rounds("fp16", STEADY[:2]), rounds("fp16", STEADY))
     assert str(caught.value) == (
@@ -92,19 +93,19 @@ def test_a_gate_that_tested_nothing_does_not_pass(tmp_path):
 
 
 @pytest.mark.parametrize("limit", ["5%", "slower", "slower:5", "slower:-5%", "slower:0%", "faster:5%", "slower:5%%"])
-def test_a_limit_that_cannot_be_read_is_refused(tmp_path, limit):
+def test_invalid_limit_raises_with_an_example(tmp_path, limit):
     with pytest.raises(ResultsError) as caught:
         gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", STEADY), limit)
     assert str(caught.value) == f"--fail-if {limit}: write it as slower:5%, with a percentage above 0"
 
 
-def test_another_device_is_no_change_to_gate(tmp_path):
+def test_gate_over_two_devices_raises(tmp_path):
     other = environment(device={"name": "NVIDIA L4"})
     with pytest.raises(ResultsError, match="these records do not compare: device is NVIDIA H100 80GB HBM3 in 5"):
         gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", STEADY, environment=other))
 
 
-def test_the_markdown_fits_a_pull_request(tmp_path):
+def test_markdown_for_a_pull_request(tmp_path):
     def sweep(factor: float, **fields: object) -> list:
         return [
             record(
@@ -118,8 +119,8 @@ def test_the_markdown_fits_a_pull_request(tmp_path):
         ]
 
     newer = environment(packages={"torch": "2.12.0", "transformers": "5.17.0"}, commit="b" * 8)
-    found = gate(tmp_path, sweep(1.0, environment=environment(commit="a" * 8)), sweep(1.1, environment=newer))
-    assert to_markdown(gate_blocks(found)) == (
+    checked = gate(tmp_path, sweep(1.0, environment=environment(commit="a" * 8)), sweep(1.1, environment=newer))
+    assert to_markdown(gate_blocks(checked)) == (
         """\
 **Failed (slower:5%): 1 of 2 cells**
 
@@ -138,7 +139,7 @@ The ratio is that of the rates shown. A cell fails if its rate before is more th
     )
 
 
-def test_the_libraries_of_a_variant_without_a_counterpart_are_no_difference():
+def test_libraries_of_unmatched_variants_are_no_difference():
     versions = {"torch": "2.11.0", "transformers": "5.17.0"}
     libraries = [versions, versions | {"torchao": "0.18.0"}, versions | {"gptqmodel": "7.6.0"}]
     fp16, int8, gptq = (
@@ -149,7 +150,7 @@ def test_the_libraries_of_a_variant_without_a_counterpart_are_no_difference():
     assert what_changed([fp16], [int8, gptq], force=False) == ()
 
 
-def test_a_run_of_an_external_engine_has_the_load_format_of_its_job():
-    # Such an engine loads the model itself, and its record has no facts of a load.
+def test_external_engine_has_the_load_format_of_its_job():
+    # An external engine loads the model itself, so that its record has no load facts.
     vllm, eager = record(name="vllm fp16", runtime="vllm", load=None), record()
     assert what_changed([vllm], [eager], force=False) == ()

@@ -1,4 +1,4 @@
-"""The rows of the reference records are what an independent computation from their files says."""
+"""Rows of the reference records compared with an independent computation from their files."""
 
 from __future__ import annotations
 
@@ -45,15 +45,18 @@ def is_same(stated: float | None, expected: float | None) -> bool:
 
 
 def differing(folder: Path) -> list[str]:
-    """Numbers of the rows that are not the oracle's."""
+    """Return the names of row values that differ from the oracle."""
     collected = collect([folder])
     results = results_of_records(collected.records, sweep_baseline=collected.baseline)
-    paths = {one.run_id: path for path, one in collected.files}
+    paths = {run_record.run_id: path for path, run_record in collected.files}
     fields = []
     for row in results.rows:
         if row.cell is None or row.status != "ok":
             continue
-        raw = [parse_json(paths[one.run_id].read_bytes(), paths[one.run_id]) for one in results.members[row.variant]]
+        raw = [
+            parse_json(paths[run_record.run_id].read_bytes(), paths[run_record.run_id])
+            for run_record in results.members[row.variant]
+        ]
         shape = [row.cell[name] for name in SHAPES[row.workload]]
         stated = {
             **row.values(),
@@ -71,36 +74,38 @@ def differing(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.iterdir()))
-def test_every_number_of_a_reference_row_is_the_oracles(folder):
+def test_reference_rows_equal_the_oracle(folder):
     assert differing(REFERENCE / folder) == []
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> Path:
-    windows = [EnergyWindow(seconds=10.0, energy_j=3000.0 + more, generations=7) for more in (0, 40, -20)]
+def energy_folder(tmp_path: Path) -> Path:
+    windows = [EnergyWindow(seconds=10.0, energy_j=3000.0 + extra_j, generations=7) for extra_j in (0, 40, -20)]
     prompts = [EnergyWindow(seconds=10.0, energy_j=2500.0, generations=200)] * 3
     energy = Energy(idle_power_w=70.0, generation=tuple(windows), prefill=tuple(prompts))
     return save(tmp_path, record("fp16", cell([1.4, 1.5], energy=energy)))
 
 
-def test_a_mistake_in_our_joules_is_found(counted, monkeypatch):
-    assert differing(counted) == []
-    right = generation_rows._per_generation
-    monkeypatch.setattr(generation_rows, "_per_generation", lambda windows: (7 * right(windows)[0], right(windows)[1]))
-    assert "energy_per_token_j" in differing(counted)
+def test_wrong_energy_per_token_differs_from_the_oracle(energy_folder, monkeypatch):
+    assert differing(energy_folder) == []
+    correct = generation_rows._per_generation
+    monkeypatch.setattr(
+        generation_rows, "_per_generation", lambda windows: (7 * correct(windows)[0], correct(windows)[1])
+    )
+    assert "energy_per_token_j" in differing(energy_folder)
 
 
-def test_a_mistake_in_our_floor_is_found(tmp_path, monkeypatch):
+def test_wrong_floor_differs_from_the_oracle(tmp_path, monkeypatch):
     folder = tmp_path / "one"
     folder.mkdir()
-    path = next(path for path, one in collect([REFERENCE / "h100-runtimes"]).files if one.limits)
+    path = next(path for path, run_record in collect([REFERENCE / "h100-runtimes"]).files if run_record.limits)
     (folder / "000.json").write_bytes(path.read_bytes())
     assert differing(folder) == []
     monkeypatch.setattr("benchmarker.workloads.generation.reading.generation_rows.floor_s", lambda demand, limits: 1.0)
     assert "floor_s" in differing(folder)
 
 
-def test_operations_and_bytes_of_a_training_step_that_are_wrong_are_found(tmp_path):
+def test_wrong_flops_and_weight_bytes_differ_from_the_oracle(tmp_path):
     path = next((REFERENCE / "h200-finetune").glob("lora-round1*.json"))
     raw = parse_json(path.read_bytes(), path)
     raw["cells"][0]["demand"]["flops"] *= 6 / 4

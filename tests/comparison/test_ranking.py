@@ -1,4 +1,4 @@
-"""The speed-up and the ranking, with values computed by hand."""
+"""Speed-ups, references and ranking of synthetic records, compared with hand-computed values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarker.report.compare import sheets
 from tests.records import cell, compare_records, record, rounds, sample
 
 
-def test_a_variant_is_compared_with_the_unquantized_one_in_its_engine_and_with_the_fastest_unquantized_one():
+def test_references_are_fp16_in_the_same_engine_and_the_fastest_fp16():
     ranking = ranking_of(
         compare_records(
             [
@@ -43,7 +43,7 @@ def test_a_variant_is_compared_with_the_unquantized_one_in_its_engine_and_with_t
     )
 
 
-def test_a_named_baseline_is_the_reference_of_every_variant():
+def test_given_baseline_is_the_reference_of_every_variant():
     records = [
         record("fp16", cell([2.0])),
         record("fp16", cell([1.0]), name="compiled", runtime="compile"),
@@ -55,7 +55,7 @@ def test_a_named_baseline_is_the_reference_of_every_variant():
     )
 
 
-def test_the_answer_names_the_rate_if_whole_calls_do_not_differ():
+def test_answer_mentions_that_the_whole_call_is_not_faster():
     def records(quant: str, ttft_s: float, tpot_s: float):
         shares = enumerate((1.0, 1.001, 0.999))
         return [
@@ -70,7 +70,7 @@ def test_the_answer_names_the_rate_if_whole_calls_do_not_differ():
     )
 
 
-def test_the_table_explains_an_inconclusive_verdict_beside_an_interval_that_excludes_one():
+def test_inconclusive_verdict_with_interval_above_1_has_a_note():
     times = {"fp16": [1.0, 1.0, 1.0], "int8": [0.95, 0.96, 0.93], "gptq": [0.5, 0.9, 1.4], "bnb4": [0.7, 0.9, 1.3]}
     rows = [row for quant, values in times.items() for row in rounds(quant, values)]
     sheet = first_table(ranking_of(compare_records(rows)))
@@ -81,9 +81,9 @@ def test_the_table_explains_an_inconclusive_verdict_beside_an_interval_that_excl
 
 
 def generated(quant: str, name: str, ttft_s: float, tpot_s: float, **fields: object):
-    """A record whose call takes ttft + 10 steps."""
-    one = sample(ttft_s + 10 * tpot_s, new_tokens=11, ttft_s=ttft_s)
-    return record(quant, cell(samples=(one, one), new_tokens=11), name=name, **fields)
+    """Return a record of calls with one prefill and 10 decode steps."""
+    timed = sample(ttft_s + 10 * tpot_s, new_tokens=11, ttft_s=ttft_s)
+    return record(quant, cell(samples=(timed, timed), new_tokens=11), name=name, **fields)
 
 
 SLOW_PREFILL = [
@@ -95,7 +95,7 @@ SLOW_PREFILL = [
 ]
 
 
-def test_the_speed_up_is_the_ratio_of_decode_rates_and_whole_calls_have_a_ratio_of_their_own():
+def test_speed_up_is_the_ratio_of_decode_rates_not_of_calls():
     rows = {row.variant: row for row in compare_records(SLOW_PREFILL).rows}
     speed_ups = {name: row.speed_up and row.speed_up.ratio.value for name, row in rows.items()}
     assert speed_ups == {
@@ -123,12 +123,12 @@ def test_the_speed_up_is_the_ratio_of_decode_rates_and_whole_calls_have_a_ratio_
     }
 
 
-def test_every_table_shows_the_same_speed_up():
+def test_all_tables_show_the_same_speed_up():
     comparison = compare_records(SLOW_PREFILL)
     for table in (first_table(ranking_of(comparison)), sheets(comparison)[0]):
         columns = {column.heading: column for column in table.columns}
-        shown = {row.variant: columns["speed-up"].text(row) for row in table.rows}
-        assert shown == {
+        texts = {row.variant: columns["speed-up"].text(row) for row in table.rows}
+        assert texts == {
             "fp16": "baseline",
             "int8": "4.00x",
             "fp16 compile": "baseline",
@@ -140,7 +140,7 @@ def test_every_table_shows_the_same_speed_up():
     assert whole_call.text(next(row for row in comparison.rows if row.variant == "int8")) == "0.83x"
 
 
-def test_a_note_names_the_ratios_without_an_interval():
+def test_note_names_the_columns_without_intervals():
     steady, few = [1.0, 1.01, 0.99], [1.0, 1.01]
     compiled = {"name": "fp16 compile", "runtime": "compile"}
     comparison = compare_records([*rounds("fp16", few), *rounds("int8", steady), *rounds("fp16", steady, **compiled)])
@@ -154,41 +154,41 @@ def test_a_note_names_the_ratios_without_an_interval():
     assert "A ratio without an interval is not tested: 2 rounds cannot separate" in caption(comparison)
 
 
-def test_with_a_named_baseline_the_only_reference_is_that_baseline():
+def test_given_baseline_is_the_only_reference():
     comparison = compare_records(SLOW_PREFILL, baseline="int8")
     ratios = {row.variant: row.speed_up.ratio.value for row in comparison.rows if row.speed_up}
     assert ratios == pytest.approx({"fp16": 0.25, "fp16 compile": 0.5, "int8 compile": 2.0, "gptq graph": 1.0})
     assert not any(column.heading.startswith("vs ") for column in first_table(ranking_of(comparison)).columns)
 
 
-def test_the_gate_compares_decode_rates():
+def test_gate_compares_decode_rates():
     slower_prefill = [generated("fp16", "fp16", 2.0, 0.4, round_number=number) for number in range(3)]
     before = [generated("fp16", "fp16", 1.0, 0.4, round_number=number) for number in range(3)]
     gate = check(compare_records(before), compare_records(slower_prefill), limit="slower:5%")
     assert (gate.changes[0].ratio.value, gate.is_failed) == (pytest.approx(1.0), False)
 
 
-def test_a_cell_of_one_new_token_is_ranked_by_the_whole_call():
+def test_cell_with_one_new_token_is_ranked_by_the_whole_call():
     ranking = ranking_of(compare_records([record("fp16", cell([2.0], new_tokens=1))]))
     assert ranking.rows[0].ranking.name == "tok/s"
     assert ranking.rows[0].pace.value == 0.5
 
 
-def test_more_rounds_are_as_many_as_the_spread_asks_for():
+def test_rounds_to_decide_follow_from_the_spread():
     assert rounds_to_decide(Ratio(1.3, rounds=1)) == 2
-    # Logarithms that differ by 3 % on average and spread by 2 %: t(4, 0.975) * 0.02 / sqrt(5) is 2.5 %.
+    # The mean log ratio is 3 % and its deviation 2 %: t(4, 0.975) * 0.02 / sqrt(5) is 2.5 %.
     spread = Ratio(math.exp(0.03), rounds=3, low=0.9, high=1.2, standard_error=0.02 / math.sqrt(3), freedom=2)
     assert rounds_to_decide(spread) == 2
     same = Ratio(1.0, rounds=3, low=0.9, high=1.1, standard_error=0.5 / math.sqrt(3), freedom=2)
     assert rounds_to_decide(same) is None
 
 
-def test_a_decided_pair_would_have_been_decided_by_as_many_rounds():
+def test_decided_pair_needs_one_round():
     ratio = paired_ratio({0: 1.0, 1: 1.01, 2: 0.99}, {0: 0.5, 1: 0.52, 2: 0.49})
     assert rounds_to_decide(ratio) == 1
 
 
-def test_a_round_takes_the_median_time_between_two_processes_times_the_variants():
+def test_round_time_is_the_median_process_interval_times_the_variants():
     times = ("10:00:00", "10:01:00", "10:02:00", "13:00:00")
     records = [
         record(("fp16", "int8")[index % 2], started_at=f"2026-03-01T{time}+00:00", sweep="one", run_id=str(index))
