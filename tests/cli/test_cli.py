@@ -1,4 +1,4 @@
-"""The commands as they are typed: what they print, and how they exit."""
+"""Printed output and exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ VERBS = [
 ] + [["checkpoint", verb] for verb in ("make", "list", "remove")]
 
 
-def typed(*words: object) -> tuple[int, str]:
-    """Exit code, and all that was printed."""
-    result = CliRunner().invoke(app, [str(word) for word in words])
+def typed(*arguments: object) -> tuple[int, str]:
+    """Run a command and return its exit code and its output."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_every_verb_has_a_help_with_an_example(verb):
+def test_help_of_every_command_has_an_example(verb):
     code, printed = typed(*verb, "--help")
     assert code == 0
     assert f"Example: benchmarker {verb[0]}" in printed
 
 
-def test_verify_confirms_that_all_numbers_follow_from_the_samples(tmp_path):
+def test_verify_passes_unchanged_records(tmp_path):
     save(tmp_path, *rounds("fp16", STEADY), *rounds("int8", STEADY))
     code, printed = typed("verify", tmp_path)
     assert code == 0
     assert "10 records checked: all follow from the raw samples" in printed
 
 
-def test_verify_names_the_file_and_the_number_that_was_edited(tmp_path):
+def test_verify_names_the_file_and_the_edited_number(tmp_path):
     save(tmp_path, record("fp16"))
     path = tmp_path / "000.json"
     written = json.loads(path.read_text())
@@ -69,7 +69,7 @@ def test_verify_names_the_file_and_the_number_that_was_edited(tmp_path):
     assert "3 do not follow from the samples, 1 file could not be read" in printed
 
 
-def test_import_puts_an_old_run_beside_a_new_one(tmp_path):
+def test_imported_run_is_shown_by_compare(tmp_path):
     log = DATA / "reference-log.md"
     code, printed = typed("import", log, "--device", "AMD GPU", "--output", tmp_path)
     assert code == 0
@@ -80,7 +80,7 @@ def test_import_puts_an_old_run_beside_a_new_one(tmp_path):
     assert "imported" in printed
 
 
-def test_import_of_several_logs_writes_nothing_where_one_of_them_is_wrong(tmp_path):
+def test_import_writes_nothing_if_one_log_is_invalid(tmp_path):
     wrong = tmp_path / "notes.txt"
     wrong.write_text("nothing was measured here\n")
     code, printed = typed(
@@ -91,19 +91,19 @@ def test_import_of_several_logs_writes_nothing_where_one_of_them_is_wrong(tmp_pa
     assert not (tmp_path / "to").exists()
 
 
-def test_import_takes_variants_for_one_log_only(tmp_path):
+def test_import_of_two_logs_refuses_quant(tmp_path):
     log = DATA / "reference-log.md"
     code, printed = typed("import", log, log, "--quant", "fp16,int8")
     assert (code, printed) == (2, "error: --quant names the runs of one log; import several logs one by one\n")
 
 
 def sides(tmp_path: Path, percent: float) -> tuple[Path, Path]:
-    """Two sweeps, of which the second takes so much longer."""
+    """Save two sweeps, the second slower by a percentage, and return their folders."""
     after = [latency_s * (1 + percent / 100) for latency_s in STEADY]
     return save(tmp_path / "a", *rounds("fp16", STEADY)), save(tmp_path / "b", *rounds("fp16", after))
 
 
-def test_the_gate_exits_with_1_where_the_change_is_real_and_too_large(tmp_path):
+def test_gate_exits_with_1_on_a_significant_slowdown(tmp_path):
     code, printed = typed("compare", *sides(tmp_path, 8), "--fail-if", "slower:5%")
     assert code == 1
     assert "\nFailed (slower:5%): 1 of 1 cells\n" in printed
@@ -111,7 +111,7 @@ def test_the_gate_exits_with_1_where_the_change_is_real_and_too_large(tmp_path):
     assert markdown.startswith("**Failed (slower:5%): 1 of 1 cells**\n\n| variant |")
 
 
-def test_the_gate_passes_a_small_change_and_tells_a_program_so(tmp_path):
+def test_gate_passes_a_small_slowdown_and_prints_json(tmp_path):
     code, printed = typed("compare", *sides(tmp_path, 3), "--fail-if", "slower:5%", "--format", "json")
     assert code == 0
     (row,) = json.loads(printed)
@@ -120,19 +120,19 @@ def test_the_gate_passes_a_small_change_and_tells_a_program_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--fail-if", "slower:5%"], "--fail-if compares two sweeps, before and after; 1 given"),
         (["--format", "jsn"], "--format jsn: no such format; did you mean 'json'?"),
         (["--baseline", "fp61"], "--baseline fp61: no such variant in the records; did you mean 'fp16'?"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, words, said):
+def test_invalid_option_prints_one_line_and_exits_with_2(tmp_path, arguments, message):
     save(tmp_path, record("fp16"))
-    assert typed("compare", tmp_path, *words) == (2, f"error: {said}\n")
+    assert typed("compare", tmp_path, *arguments) == (2, f"error: {message}\n")
 
 
-def test_the_public_names_are_there_and_bring_no_torch_before_they_are_used():
+def test_public_names_exist_and_are_imported_lazily():
     script = "import sys, benchmarker; assert 'torch' not in sys.modules and 'pydantic' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
     for name in benchmarker.__all__:
@@ -149,9 +149,9 @@ def test_compare_is_a_function_after_repeated_imports():
     assert first is second
 
 
-def test_the_shell_completes_verbs_and_options():
-    def completed(words: str, at: int) -> list[str]:
-        variables = {"_BENCHMARKER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+def test_bash_completes_commands_and_options():
+    def completed(line: str, at: int) -> list[str]:
+        variables = {"_BENCHMARKER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(at)}
         command = [sys.executable, "-m", "benchmarker"]
         done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
         return done.stdout.split()
@@ -160,7 +160,7 @@ def test_the_shell_completes_verbs_and_options():
     assert completed("benchmarker report --pl", 2) == ["--plots"]
 
 
-def test_help_of_generate_names_every_quantization_and_every_engine_that_it_takes():
+def test_help_of_generate_lists_quantizations_and_engines():
     _, printed = typed("generate", "--help")
     printed = " ".join(printed.replace("│", " ").split())
     assert f"{', '.join(LOADERS)};" in printed
@@ -168,23 +168,23 @@ def test_help_of_generate_names_every_quantization_and_every_engine_that_it_take
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [(("--max-new-tokens", "0", "a text"), "--max-new-tokens 0: less than one token"), ((), "generate: no text; give")],
 )
-def test_generate_checks_its_options_before_it_reads_a_model(words, said):
-    code, printed = typed("generate", "--model", "no/such-model", *words)
+def test_generate_checks_its_options_before_loading_a_model(arguments, message):
+    code, printed = typed("generate", "--model", "no/such-model", *arguments)
     assert code == 2
-    assert said in printed
+    assert message in printed
 
 
-def test_an_option_that_disables_something_has_such_a_help():
+def test_help_of_a_disabling_option_is_negated():
     _, printed = typed("run", "--help")
     assert "Do not measure the device's bandwidth" in " ".join(printed.replace("│", " ").split())
 
 
-def test_numbers_of_an_option_that_is_typed_twice_add_up():
-    words = ("sweep", "configs/quickstart.yaml", "--dry-run", "--new-tokens", "5")
-    code, plan = typed(*words, "--prompt-tokens", "3", "--prompt-tokens", "26,40")
+def test_values_of_a_repeated_option_are_concatenated():
+    arguments = ("sweep", "configs/quickstart.yaml", "--dry-run", "--new-tokens", "5")
+    code, plan = typed(*arguments, "--prompt-tokens", "3", "--prompt-tokens", "26,40")
     assert code == 0
     assert "3 x 5; 26 x 5; 40 x 5" in plan
 

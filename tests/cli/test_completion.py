@@ -1,4 +1,4 @@
-"""What a shell completes: values of options, asked as bash asks for them."""
+"""Completion of option values through the variables that bash sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
         ("benchmarker run --config configs/nowhere.yaml --variant g", [""]),
     ],
 )
-def test_a_shell_completes_the_values_of_options(
+def test_bash_completes_option_values(
     line: str, values: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_BENCHMARKER_COMPLETE", "complete_bash")

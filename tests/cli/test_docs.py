@@ -1,4 +1,4 @@
-"""The manual: generated parts are up to date, links have targets, commands and options exist."""
+"""Generated pages, links, commands and options of the manual."""
 
 from __future__ import annotations
 
@@ -54,52 +54,52 @@ def test_every_command_and_option_exists(page):
     group = typer.main.get_command(app)
     run_options = {name for parameter in group.commands["run"].params for name in parameter.opts}
     for text in COMMAND.findall(page.read_text()):
-        words = shlex.split(text)
-        if words[0].startswith("-") or words[0] == "VERB":
+        arguments = shlex.split(text)
+        if arguments[0].startswith("-") or arguments[0] == "VERB":
             continue
-        command = group.commands[words[0]]
+        command = group.commands[arguments[0]]
         if hasattr(command, "commands"):
-            assert len(words) == 1 or words[1] in command.commands, text
+            assert len(arguments) == 1 or arguments[1] in command.commands, text
             continue
         options = {name for parameter in command.params for name in parameter.opts}
-        if words[0] == "run" and words[1:] and words[1] in WORKLOADS:
-            options = set(option_names(workload_of(words[1])))
-        if words[0] == "sweep":
+        if arguments[0] == "run" and arguments[1:] and arguments[1] in WORKLOADS:
+            options = set(option_names(workload_of(arguments[1])))
+        if arguments[0] == "sweep":
             options |= run_options
-        assert {word for word in words if word.startswith("-")} <= options, text
+        assert {argument for argument in arguments if argument.startswith("-")} <= options, text
 
 
 def definition(source: str, name: str) -> str:
     """Return the source of a function or of a class's method, such as `Run.execute`."""
     body: Any = ast.parse(source).body
     for part in name.split("."):
-        (node,) = [each for each in body if getattr(each, "name", None) == part]
+        (node,) = [child for child in body if getattr(child, "name", None) == part]
         body = node.body
     return ast.get_source_segment(source, node) or ""
 
 
-def test_each_function_in_the_calls_of_a_run_is_called_by_a_function_above_it():
+def test_listed_functions_of_a_run_are_called_in_order():
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     lines = re.findall(r"^(\S+\.py) +(.+)$", text, re.MULTILINE)
     calls = [(file, name) for file, names in lines for name in names.split(", ")]
     sources = [definition((ROOT / "benchmarker" / file).read_text(encoding="utf-8"), name) for file, name in calls]
-    # The console script calls `main`, and typer calls the method of the class that app.py gives it.
+    # The console script calls `main`, and typer calls the method of the class that app.py passes to it.
     assert calls[:2] == [("cli/app.py", "main"), ("cli/run_command.py", "RunCommand.make_context")]
     for number, (_, name) in enumerate(calls[2:], start=2):
-        word = name.rpartition(".")[2]
-        assert any(re.search(rf"\b{word}[(,]", source) for source in sources[:number]), name
+        function = name.rpartition(".")[2]
+        assert any(re.search(rf"\b{function}[(,]", source) for source in sources[:number]), name
     assert len(calls) == 20
 
 
-def test_the_schema_names_every_field_of_a_record():
+def test_json_schema_contains_every_field_of_a_record():
     schema = json.loads((DOCS / "record.schema.json").read_text())
     for name in WORKLOADS:
-        kind = workload_of(name).record
-        assert set(schema["$defs"][kind.__name__]["properties"]) == set(kind.model_fields)
+        record_class = workload_of(name).record
+        assert set(schema["$defs"][record_class.__name__]["properties"]) == set(record_class.model_fields)
     assert set(json.loads(record().model_dump_json())) <= set(schema["$defs"]["GenerationRecord"]["properties"])
 
 
-def test_the_page_of_the_record_has_a_chapter_for_every_workload():
+def test_record_page_has_a_chapter_for_every_workload():
     page = (DOCS / "record.md").read_text()
     assert all(f"## Workload {name}\n" in page for name in WORKLOADS)
 
@@ -115,11 +115,11 @@ REFERENCES = pytest.mark.parametrize(
 
 
 @REFERENCES
-def test_every_number_of_a_reference_follows_from_its_raw_samples(folder):
+def test_reference_records_pass_verify(folder):
     assert verify([folder]).mismatches == ()
 
 
-def test_no_option_lists_its_choices_or_its_default_twice():
+def test_help_of_an_option_repeats_no_phrase():
     for name in WORKLOADS:
         for option in workload_of(name).options():
             phrases = option.help.removesuffix(".").split(": ")

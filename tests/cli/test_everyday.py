@@ -1,4 +1,4 @@
-"""What people type first: each mistake has one line that says what to write."""
+"""Typical first commands: mistakes print one line with the correct form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
+    ("text", "message"),
     [
         ("model: qwen3-small\nvariants: [{quant: fp16}]", "write model: {id: qwen3-small}"),
         (
@@ -44,57 +44,57 @@ ROOT = Path(__file__).parents[2]
         ),
     ],
 )
-def test_a_config_as_it_comes_to_mind_first_is_answered_with_how_to_write_it(tmp_path, written, words):
+def test_malformed_config_prints_the_correct_form(tmp_path, text, message):
     config = tmp_path / "config.yaml"
-    config.write_text(f"grid: {{prompt_tokens: [26], new_tokens: [4]}}\n{written}\n")
+    config.write_text(f"grid: {{prompt_tokens: [26], new_tokens: [4]}}\n{text}\n")
     code, printed = typed("sweep", config, "--dry-run")
     assert code == 2
-    assert words in printed
+    assert message in printed
 
 
 @pytest.mark.parametrize(
-    ("limit", "written"),
+    ("limit", "corrected"),
     [("memory<6", "memory<6GiB"), ("ttft<50", "ttft<50ms"), ("weights<6", "weights<6GiB"), ("load<3", "load<3ms")],
 )
-def test_a_limit_without_its_unit_is_answered_with_how_to_write_it(tmp_path, limit, written):
+def test_budget_without_unit_prints_the_correct_form(tmp_path, limit, corrected):
     code, printed = typed("compare", save(tmp_path, record("fp16")), "--budget", limit)
     assert code == 2
-    assert printed.endswith(f"needs its unit; write {written}\n")
+    assert printed.endswith(f"needs its unit; write {corrected}\n")
 
 
-def test_a_config_with_nearly_the_right_name_is_named():
+def test_misspelt_config_prints_the_closest_name():
     code, printed = typed("sweep", "configs/qwen4b.yaml", "--dry-run")
     assert code == 2
     assert printed == "error: configs/qwen4b.yaml: there is no such file; did you mean 'qwen3-4b'?\n"
 
 
-def test_a_folder_of_gguf_files_is_answered_with_one_of_them(tmp_path):
+def test_folder_of_gguf_files_raises_with_one_of_their_paths(tmp_path):
     (tmp_path / "a.gguf").touch()
     with pytest.raises(ModelError, match=r"holds GGUF files; give one of them: --model .*a\.gguf --quant gguf$"):
         read_config(tmp_path)
 
 
-def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded():
+def test_cuda_graph_engine_on_cpu_is_refused_before_loading():
     job: Any = SimpleNamespace(variant=SimpleNamespace(engine="cuda_graph"))
     processor: Any = SimpleNamespace(kind="cpu")
-    untouched: Any = None
+    unused: Any = None
     with (
         pytest.raises(UnsupportedError, match="a CPU has no graphs to capture; use --engine eager or compile there"),
-        WORKLOAD.open(job, processor, untouched),
+        WORKLOAD.open(job, processor, unused),
     ):
         pass
 
 
-def test_a_slow_warm_up_prints_a_line(tmp_path):
+def test_warm_up_calls_back_after_each_run(tmp_path):
     times = [11.0, 11.0, 0.5]
-    told: list[tuple[int, float]] = []
+    calls: list[tuple[int, float]] = []
     warm_up(
         lambda: SampleBase(latency_s=times.pop(0)),
         at_least=3,
         limit=3,
-        after_each=lambda number, sample: told.append((number, sample.latency_s)),
+        after_each=lambda number, sample: calls.append((number, sample.latency_s)),
     )
-    assert told == [(1, 11.0), (2, 11.0), (3, 0.5)]
+    assert calls == [(1, 11.0), (2, 11.0), (3, 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_slow_warm_up_prints_a_line(tmp_path):
         (4, 3, "  warm-up 1 of 1 to 4 took 11 s; 3 timed runs follow\n"),
     ],
 )
-def test_the_line_of_a_slow_warm_up_counts_in_words(limit: int, runs: int, line: str) -> None:
+def test_slow_warm_up_prints_the_remaining_runs(limit: int, runs: int, line: str) -> None:
     out = io.StringIO()
     procedure = SimpleNamespace(warmup=1, warmup_limit=limit, runs=runs)
     run: Any = SimpleNamespace(
@@ -114,7 +114,7 @@ def test_the_line_of_a_slow_warm_up_counts_in_words(limit: int, runs: int, line:
     assert out.getvalue() == line
 
 
-def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
+def test_compare_of_several_devices_names_their_folders(tmp_path):
     for name in ("A100", "H100", "H200"):
         (tmp_path / name).mkdir()
         save(tmp_path / name, record("fp16", environment=environment(device={"name": name}), run_id=name))
@@ -130,11 +130,11 @@ def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
     assert "They are in" not in printed
 
 
-@pytest.mark.parametrize("words", [["benchmarker", "compare"], ["benchmarker.run", "--help"]])
-def test_a_python_without_the_libraries_names_the_environment_to_activate(words):
-    # -S: without site-packages, as the system's own Python is.
+@pytest.mark.parametrize("arguments", [["benchmarker", "compare"], ["benchmarker.run", "--help"]])
+def test_missing_libraries_print_the_environment_to_activate(arguments):
+    # -S leaves out site-packages, as in a system Python.
     done = subprocess.run(
-        [sys.executable, "-S", "-m", *words],
+        [sys.executable, "-S", "-m", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -147,11 +147,11 @@ def test_a_python_without_the_libraries_names_the_environment_to_activate(words)
     assert "activate the environment" in done.stderr
 
 
-def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_path, monkeypatch):
+def test_history_lists_runs_by_device_and_the_known_variants(tmp_path, monkeypatch):
     def run(day: int, latency_s: float, device: str):
-        where = environment(device={"name": device})
+        hardware = environment(device={"name": device})
         return record(
-            "int8", cell([latency_s]), started_at=f"2026-03-{day:02}T10:00:00Z", run_id=f"{day}", environment=where
+            "int8", cell([latency_s]), started_at=f"2026-03-{day:02}T10:00:00Z", run_id=f"{day}", environment=hardware
         )
 
     folder = save(tmp_path, run(2, 1.0, "H100"), run(1, 2.0, "H100"), run(3, 4.0, "A100"))
@@ -178,7 +178,7 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
         assert printed.endswith(f"error: history {variant}: no record of that variant; {hint}\n")
 
 
-def test_compare_shows_the_requested_columns_in_the_requested_order(tmp_path):
+def test_compare_prints_the_requested_columns_in_order(tmp_path):
     folder = save(tmp_path, record("fp16", cell([2.0])), record("int8", cell([1.0])))
     code, printed = typed("compare", folder, "--columns", "load,decode", "--sort", "decode", "--format", "csv")
     assert code == 0
@@ -188,44 +188,44 @@ def test_compare_shows_the_requested_columns_in_the_requested_order(tmp_path):
     assert "--columns lod: no such column; did you mean 'load s'?" in printed
 
 
-def test_a_comparison_is_printed_as_its_answer_and_one_table():
+def test_str_of_a_comparison_is_its_table():
     printed = str(compare_records([record("fp16", cell([2.0])), record("int8", cell([1.0]))]))
     assert "| int8" in printed
     assert "Row(" not in printed
 
 
-def test_a_workload_may_be_written_with_a_hyphen():
+def test_workload_name_may_have_a_hyphen():
     code, printed = typed("run", "context-parallel", "--help")
     assert code == 0
     assert "benchmarker run context_parallel" in printed
 
 
-def test_a_column_in_two_units_is_chosen_by_its_name_alone():
+def test_columns_and_sort_accept_names_without_unit():
     code, printed = typed("compare", ROOT / "results/reference/h200-mixers", "--columns", "ms,peak", "--sort", "peak")
     assert code == 0, printed
     assert "variant              ms  peak GiB" in printed
 
 
-def test_a_printed_time_of_a_millisecond_has_the_digits_of_its_rate(tmp_path):
-    words = "run attention --variant naive --seq-len 64 --heads 1 --head-dim 16 --dtype float32 --device cpu"
-    words += " --mode forward --runs 1 --warmup 1 --no-limits -o"
-    code, printed = typed(*words.split(), tmp_path)
+def test_latency_below_1_ms_is_printed_with_seven_decimals(tmp_path):
+    arguments = "run attention --variant naive --seq-len 64 --heads 1 --head-dim 16 --dtype float32 --device cpu"
+    arguments += " --mode forward --runs 1 --warmup 1 --no-limits -o"
+    code, printed = typed(*arguments.split(), tmp_path)
     assert code == 0, printed
     assert re.search(r"run 1/1: latency 0\.\d{7} s, ", printed)
 
 
-def test_a_models_weights_without_quantization_are_not_called_16_bit():
+def test_summary_of_fp16_does_not_mention_16_bits():
     assert "16" not in LOADERS["fp16"].summary
 
 
-def test_a_help_text_is_wrapped_by_the_terminal_and_not_by_its_docstring():
+def test_help_text_is_wrapped_at_the_terminal_width():
     lines = typed("comply", "--help")[1].splitlines()
     assert not any(
         line.strip() == "tokens, prompts and times." or line.strip().endswith("A config is") for line in lines
     )
 
 
-def test_doctor_names_how_to_try_a_workload_that_it_does_not_examine():
+def test_doctor_on_another_workload_prints_the_command_to_try():
     code, printed = typed("doctor", "attention", "--quick")
     assert code == 2
     assert "`benchmarker run attention --help` shows how to try a variant" in printed

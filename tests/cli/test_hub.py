@@ -1,4 +1,4 @@
-"""The hub: downloading from it, doing without it, and saying why it did not work."""
+"""Downloads from a local hub server, the offline cache, and errors of the hub."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
 model = ModelSpec(**json.loads(sys.argv[1]))
-# Several seconds of transformers, which only makes dummies here.
+# Importing transformers takes seconds and only dummies need it.
 benchmarker.checkpoints.find.import_libraries = lambda *packages: None
 try:
     found = find_checkpoint(model, VariantSpec(name="fp16", quant="fp16"))
@@ -83,7 +83,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported torch and not the hub library. Each request runs in a fork of it."""
+    """Start a process that has imported torch but not the hub library. Each request runs in a fork of it."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
@@ -95,8 +95,7 @@ def forks() -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def ask(forks: subprocess.Popen[str], tmp_path: Path) -> Callable[..., str]:
     def run(home: Path, model: dict[str, object], *, script: str = FIND, **variables: str) -> str:
-        """What a process prints that imports the hub library, which reads its variables once, at the import."""
-        # gptqmodel's import, in another test of this process, sets variables of the hub library.
+        # The hub library reads its variables at its import. gptqmodel, imported by earlier tests, sets some of them.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environment |= {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_secret"}
         out, error = (Path(tempfile.mkstemp(dir=tmp_path)[1]) for _ in range(2))
@@ -131,7 +130,7 @@ UNREACHABLE = (
 )
 
 
-def test_a_model_is_downloaded_once_and_found_again_without_the_hub(ask, session_model, home):
+def test_model_is_downloaded_once_and_then_read_from_the_cache(ask, session_model, home):
     hub = hub_of(session_model)
     hub.files |= {"pytorch_model.bin": b"pickle", "modeling.py": b"code", "README.md": b"text"}
     with serving(hub):
@@ -144,7 +143,7 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(ask, session
     assert unplugged == first
 
 
-def test_the_quantization_of_a_hub_model_is_read_once_and_then_from_the_cache(ask, session_model, tmp_path):
+def test_stored_quantization_is_downloaded_once_and_then_cached(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     config = json.loads(hub.files["config.json"]) | {"quantization_config": {"quant_method": "mxfp4"}}
     hub.files["config.json"] = json.dumps(config).encode()
@@ -160,7 +159,7 @@ def test_the_quantization_of_a_hub_model_is_read_once_and_then_from_the_cache(as
     assert ask(tmp_path, {"id": "openai/gpt-oss-20b", "load_format": "dummy"}, script=STORED) == "null\nnull"
 
 
-def test_an_unreachable_hub_is_tried_once_for_the_quantization(ask, tmp_path):
+def test_unreachable_hub_is_requested_once_for_the_quantization(ask, tmp_path):
     with serving(Hub({}, refuse=(503, ""))) as hub:
         assert ask(tmp_path, {"id": "Qwen/Qwen3-4B"}, script=STORED, HF_ENDPOINT=hub.url) == "null\nnull"
         requests = len(hub.asked)
@@ -169,27 +168,26 @@ def test_an_unreachable_hub_is_tried_once_for_the_quantization(ask, tmp_path):
     assert len(hub.asked) == 2 * requests
 
 
-def test_a_dummy_of_a_hub_model_downloads_no_weights(ask, session_model, tmp_path):
+def test_dummy_of_a_hub_model_downloads_no_weights(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
-        found = json.loads(ask(tmp_path, {"load_format": "dummy"}, HF_ENDPOINT=hub.url))
-    assert found["files"] == [
+        checkpoint = json.loads(ask(tmp_path, {"load_format": "dummy"}, HF_ENDPOINT=hub.url))
+    assert checkpoint["files"] == [
         "benchmarker.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
     assert not any("model.safetensors" in path for path in hub.asked)
-    # What is in the cache is there without the hub.
     assert ask(tmp_path, {"load_format": "dummy"}, script=LOOK, HF_HUB_OFFLINE="1") == ""
 
 
-def test_code_comes_only_where_it_is_trusted(ask, session_model, tmp_path):
+def test_trusted_code_is_downloaded(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     hub.files["modeling.py"] = b"code"
     with serving(hub):
         model = {"trust_remote_code": True, "revision": COMMIT}
-        found = json.loads(ask(tmp_path, model, HF_ENDPOINT=hub.url))
-    assert "modeling.py" in found["files"]
+        checkpoint = json.loads(ask(tmp_path, model, HF_ENDPOINT=hub.url))
+    assert "modeling.py" in checkpoint["files"]
 
 
-def test_the_hub_cannot_be_reached(ask, tmp_path):
+def test_unreachable_hub_raises_with_a_remedy(ask, tmp_path):
     assert ask(tmp_path, {}, HF_ENDPOINT="http://127.0.0.1:9") == UNREACHABLE
 
 
@@ -201,13 +199,13 @@ def test_the_hub_cannot_be_reached(ask, tmp_path):
         ({"id": "qwen3-smal", "load_format": "dummy"}, "benchmarker ships 'qwen3-small'; give a folder"),
     ],
 )
-def test_the_name_of_a_shipped_model_with_a_slip_is_named_once(ask, tmp_path, model, remedy):
-    said = ask(tmp_path, model, HF_HUB_OFFLINE="1")
-    assert f"not in the cache; {remedy}" in said
-    assert said.count("qwen3-small") == 1
+def test_misspelt_name_of_a_shipped_model_prints_it_once(ask, tmp_path, model, remedy):
+    message = ask(tmp_path, model, HF_HUB_OFFLINE="1")
+    assert f"not in the cache; {remedy}" in message
+    assert message.count("qwen3-small") == 1
 
 
-def test_a_dummy_needs_the_shape_from_somewhere(ask, tmp_path):
+def test_dummy_without_shape_raises_with_the_shipped_models(ask, tmp_path):
     assert ask(tmp_path, {"load_format": "dummy"}, HF_HUB_OFFLINE="1") == (
         "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
         "give a folder with its config.json, or a shape that ships with benchmarker (gemma-3-4b, gpt-oss-20b, "
@@ -215,23 +213,23 @@ def test_a_dummy_needs_the_shape_from_somewhere(ask, tmp_path):
     )
 
 
-def test_offline_and_not_in_the_cache(ask, tmp_path):
+def test_uncached_model_offline_raises(ask, tmp_path):
     assert ask(tmp_path, {}, HF_HUB_OFFLINE="1") == UNREACHABLE
 
 
-def test_a_hub_that_never_answers_is_given_up_within_seconds(ask, tmp_path):
+def test_silent_hub_times_out(ask, tmp_path):
     script = FIND.replace("try:", "benchmarker.checkpoints.find.ANSWER_S = 0.5\ntry:")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert ask(tmp_path, {}, script=script, HF_ENDPOINT=address) == UNREACHABLE
 
 
-def test_the_hub_is_down(ask, tmp_path):
+def test_hub_error_503_raises(ask, tmp_path):
     with serving(Hub({}, refuse=(503, ""))) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == UNREACHABLE
 
 
-def test_looking_for_a_model_downloads_nothing_and_refuses_what_finding_it_would(ask, session_model, tmp_path):
+def test_look_for_downloads_nothing_and_raises_as_find_does(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
         assert ask(tmp_path, {}, script=LOOK, HF_ENDPOINT=hub.url) == ""
         assert not any("/resolve/" in path for path in hub.asked)
@@ -240,21 +238,21 @@ def test_looking_for_a_model_downloads_nothing_and_refuses_what_finding_it_would
 
 
 @pytest.mark.parametrize("refusal", [(404, "RepoNotFound"), (401, "")])
-def test_no_such_model(ask, refusal, tmp_path):
+def test_unknown_model_raises(ask, refusal, tmp_path):
     with serving(Hub({}, refuse=refusal)) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
             "some/model: no such model on the hub (a private one needs HF_TOKEN), and no folder of that name here"
         )
 
 
-def test_no_such_revision(ask, session_model, tmp_path):
+def test_unknown_revision_raises(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
         assert ask(tmp_path, {"revision": "v9"}, HF_ENDPOINT=hub.url) == (
             "some/model: no revision 'v9' on the hub; check --revision"
         )
 
 
-def test_a_gated_model(ask, session_model, tmp_path):
+def test_gated_model_raises_with_the_licence_url(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     hub.gated = True
     with serving(hub):
@@ -263,7 +261,7 @@ def test_a_gated_model(ask, session_model, tmp_path):
         )
 
 
-def test_a_model_on_the_hub_with_pickles_alone_is_not_downloaded(ask, tmp_path):
+def test_hub_model_with_only_pickle_weights_is_not_downloaded(ask, tmp_path):
     with serving(Hub({"config.json": b"{}", "pytorch_model.bin": b"pickle"})) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url).startswith(
             "some/model: its weights are pickle files (pytorch_model.bin), which can run code when opened; "
@@ -271,14 +269,14 @@ def test_a_model_on_the_hub_with_pickles_alone_is_not_downloaded(ask, tmp_path):
     assert not any("resolve" in path for path in hub.asked)
 
 
-def test_a_model_on_the_hub_without_weights(ask, tmp_path):
+def test_hub_model_without_safetensors_raises(ask, tmp_path):
     with serving(Hub({"config.json": b"{}", "model.gguf": b""})) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
             "some/model: has no safetensors weights on the hub; only safetensors are read"
         )
 
 
-def test_the_weights_of_a_model_in_another_quantization_are_not_downloaded(ask, session_model, tmp_path):
+def test_weights_in_another_quantization_are_not_downloaded(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     config = json.loads(hub.files["config.json"]) | {"quantization_config": {"quant_method": "eetq"}}
     hub.files["config.json"] = json.dumps(config).encode()

@@ -1,4 +1,4 @@
-"""A config file and the options beside it become one job."""
+"""Jobs from a config file and command-line options."""
 
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,26 @@ from tests.jobs import job_of, read_job
 CONFIG = Path("configs/quickstart.yaml")
 
 
-def test_without_a_config_the_defaults_are_measured() -> None:
-    made = job_of(form={"quant": "int8"})
-    assert made.model.id == "Qwen/Qwen3-4B"
-    assert made.variant.name == "int8"
+def test_job_without_config_has_the_defaults() -> None:
+    job = job_of(form={"quant": "int8"})
+    assert job.model.id == "Qwen/Qwen3-4B"
+    assert job.variant.name == "int8"
 
 
-def test_an_option_on_the_command_line_wins_over_the_config() -> None:
-    made = job_of(config=CONFIG, variant="int8", procedure={"runs": 2, "warmup": None})
-    assert (made.model.id, made.procedure.runs, made.procedure.warmup) == ("qwen3-small", 2, 3)
+def test_command_line_options_override_the_config() -> None:
+    job = job_of(config=CONFIG, variant="int8", procedure={"runs": 2, "warmup": None})
+    assert (job.model.id, job.procedure.runs, job.procedure.warmup) == ("qwen3-small", 2, 3)
 
 
-def test_lengths_win_over_the_texts_of_a_config(tmp_path: Path) -> None:
+def test_prompt_tokens_override_the_prompts_of_a_config(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("grid: {prompts: [Hello there]}\nvariants: [{name: fp16, quant: fp16}]\n")
     assert [point.prompt for point in job_of(config=config, variant="fp16").grid.points()] == ["Hello there"] * 2
-    asked = job_of(config=config, variant="fp16", grid={"prompt_tokens": [512], "prompts": None})
-    assert {(point.prompt, point.prompt_tokens) for point in asked.grid.points()} == {(None, 512)}
+    job = job_of(config=config, variant="fp16", grid={"prompt_tokens": [512], "prompts": None})
+    assert {(point.prompt, point.prompt_tokens) for point in job.grid.points()} == {(None, 512)}
 
 
-def test_compile_beside_another_engine_is_refused() -> None:
+def test_compile_with_another_engine_is_refused() -> None:
     with pytest.raises(
         SpecError, match="--engine cuda_graph and --compile give two values of engine; give one of them"
     ):
@@ -38,12 +38,12 @@ def test_compile_beside_another_engine_is_refused() -> None:
     assert read_job(["--quant", "int8", "--engine", "compile", "--compile"]).variant.engine == "compile"
 
 
-def test_an_option_that_an_engine_does_not_have_is_refused() -> None:
+def test_unknown_engine_option_is_refused() -> None:
     with pytest.raises(SpecError, match=r"^--engine-option: no key 'threads'"):
         read_job(["--engine", "compile", "--engine-option", "threads=2"])
 
 
-def test_a_changed_variant_does_not_keep_the_name_of_the_config() -> None:
+def test_changed_variant_gets_a_new_name() -> None:
     assert job_of(config=CONFIG, variant="gptq").variant.name == "gptq"
     assert job_of(config=CONFIG, variant="gptq", options=["kernel=torch"]).variant.name == "gptq kernel=torch"
     assert job_of(config=CONFIG, variant="gptq", form={"engine": "compile"}).variant.name == "gptq compile"
@@ -69,26 +69,26 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), MISTAKES)
-def test_a_mistake_is_one_line(given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("fields", "message"), MISTAKES)
+def test_invalid_job_raises_one_line(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
-        job_of(**given)
+        job_of(**fields)
     assert "\n" not in str(caught.value)
 
 
-def test_lengths_are_written_with_commas() -> None:
+def test_token_counts_are_separated_by_commas() -> None:
     assert read_job(["--new-tokens", "50,100"]).grid.new_tokens == (50, 100)
     with pytest.raises(SpecError, match="--new-tokens 50 100: write whole numbers separated by commas, such as 3,26"):
         read_job(["--new-tokens", "50 100"])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--prompt-tokens", "512", "2048"], "'2048' belongs to no option; numbers .* commas between them: 512,2048$"),
         (["--quant", "int8", "fp16", "--runs", "3"], "'fp16' belongs to no option$"),
     ],
 )
-def test_a_word_that_belongs_to_no_option_is_a_mistake(words: list[str], message: str) -> None:
+def test_argument_without_option_is_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        read_job(words)
+        read_job(arguments)

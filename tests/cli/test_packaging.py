@@ -1,4 +1,4 @@
-"""What is in the wheel, and that it is found from anywhere."""
+"""Contents of the wheel, extras, constraints and the setup script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_every_file_that_is_no_module_goes_into_the_wheel():
+def test_wheel_contains_all_data_files():
     package = ROOT / "benchmarker"
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["benchmarker"]
     packed = {path for pattern in patterns for path in package.glob(pattern)}
@@ -34,36 +34,36 @@ def test_every_file_that_is_no_module_goes_into_the_wheel():
     assert {path.name for path in (ROOT / "configs").glob("*.yaml")} <= {path.name for path in packed}
 
 
-def test_every_variant_has_its_extra_and_all_has_them_all():
+def test_every_quantization_has_an_extra_and_all_includes_it():
     extras = PROJECT["project"]["optional-dependencies"]
     for name, loader in LOADERS.items():
-        wanted = {requirement.split(">")[0].lower() for requirement in extras[name]}
-        assert {package.lower() for package in loader.packages} <= wanted
-    apart = {"autoround", "fp8-checkpoint", "mxfp4"}
-    wanted_by_all = [extra for extra in extras if (extra in LOADERS or extra == "finetune") and extra not in apart]
-    assert extras["all"] == [f"llm-quant-benchmarker[{','.join(wanted_by_all)}]"]
+        required = {requirement.split(">")[0].lower() for requirement in extras[name]}
+        assert {package.lower() for package in loader.packages} <= required
+    excluded = {"autoround", "fp8-checkpoint", "mxfp4"}
+    included = [extra for extra in extras if (extra in LOADERS or extra == "finetune") and extra not in excluded]
+    assert extras["all"] == [f"llm-quant-benchmarker[{','.join(included)}]"]
 
 
-def test_every_requirement_that_the_scripts_install_is_pinned_within_its_range():
+def test_constraints_pin_every_requirement_within_its_range():
     lines = (ROOT / "script" / "constraints.txt").read_text().splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     pins = {pin.name.lower().replace("_", "-"): pin.specifier for pin in pinned}
     extras = PROJECT["project"]["optional-dependencies"]
     names = [*Requirement(extras["all"][0]).extras, "dev", "ray"]
-    wanted = [*PROJECT["project"]["dependencies"], *(text for name in names for text in extras[name])]
-    for requirement in map(Requirement, wanted):
+    required = [*PROJECT["project"]["dependencies"], *(text for name in names for text in extras[name])]
+    for requirement in map(Requirement, required):
         (pin,) = pins[requirement.name.lower().replace("_", "-")]
         assert requirement.specifier.contains(pin.version), requirement
 
 
-def test_a_config_is_found_by_name_away_from_the_checkout(tmp_path, monkeypatch):
+def test_config_is_found_by_name_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("quickstart", "quickstart.yaml", "configs/quickstart.yaml"):
         assert read_experiment(Path(name)).model.id == "qwen3-small"
     assert set(shipped_configs()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
 
 
-def test_a_file_of_the_users_comes_before_a_shipped_one(tmp_path, monkeypatch):
+def test_local_config_precedes_a_shipped_config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("quickstart.yaml").write_text("variants: [{quant: int8}]")
     assert find_config(Path("quickstart.yaml")) == Path("quickstart.yaml")
@@ -76,7 +76,7 @@ printf '#!/bin/bash\\necho pip >>calls; sleep 0.5\\n' >.venv/bin/python && chmod
 """
 
 
-def test_a_second_set_up_waits_for_the_first_and_installs_nothing(tmp_path):
+def test_concurrent_setup_waits_and_installs_once(tmp_path):
     script, python = tmp_path / "script", tmp_path / "bin" / "python3.13"
     script.mkdir()
     python.parent.mkdir()
@@ -85,8 +85,8 @@ def test_a_second_set_up_waits_for_the_first_and_installs_nothing(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python.write_text(PYTHON_WITHOUT_LIBRARIES)
     python.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHON"}
-    variables = kept | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHON"}
+    variables = inherited | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
     command = ["bash", "-euo", "pipefail", "-c", f"source {script}/environment.sh"]
     both = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     printed = sorted(process.communicate()[0] for process in both)
@@ -98,16 +98,16 @@ def test_a_second_set_up_waits_for_the_first_and_installs_nothing(tmp_path):
 
 @pytest.mark.by_hand
 @pytest.mark.parametrize("program", ["uvx", "pipx"])
-def test_the_wheel_runs_without_a_clone_and_without_an_environment(program, tmp_path):
-    """Needs `build` and the program, on the path, and a package index; a few minutes and 2 GB, all below tmp_path."""
+def test_wheel_runs_through_uvx_and_pipx(program, tmp_path):
+    """Requires `build`, the program and a package index. Takes a few minutes and 2 GB below `tmp_path`."""
     if shutil.which(program) is None or shutil.which("pyproject-build") is None:
         pytest.skip(f"{program} or build is not installed")
     subprocess.run(["pyproject-build", "--wheel", "--outdir", tmp_path / "dist", ROOT], check=True, capture_output=True)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     folders = {name: str(tmp_path / name.lower()) for name in ("UV_CACHE_DIR", "UV_TOOL_DIR", "PIPX_HOME")}
-    started = {"uvx": ["uvx", "--from", wheel], "pipx": ["pipx", "run", "--spec", wheel]}[program]
+    launcher = {"uvx": ["uvx", "--from", wheel], "pipx": ["pipx", "run", "--spec", wheel]}[program]
     done = subprocess.run(
-        [*started, "benchmarker", "compare", ROOT / "results" / "reference" / "quickstart"],
+        [*launcher, "benchmarker", "compare", ROOT / "results" / "reference" / "quickstart"],
         cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | folders,
         capture_output=True,
@@ -118,14 +118,14 @@ def test_the_wheel_runs_without_a_clone_and_without_an_environment(program, tmp_
     assert "Run it: `benchmarker generate" in done.stdout
 
 
-def test_the_versions_agree():
+def test_versions_of_project_and_citation_are_equal():
     assert PROJECT["project"]["version"] == __version__
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
 
-def test_the_module_and_the_command_are_one():
+def test_module_and_console_script_run_the_same_function():
     (command,) = PROJECT["project"]["scripts"].values()
     assert command == "benchmarker.cli.app:main"
-    words = [sys.executable, "-m", "benchmarker", "--version"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    command_line = [sys.executable, "-m", "benchmarker", "--version"]
+    done = subprocess.run(command_line, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"benchmarker {__version__}"

@@ -1,4 +1,4 @@
-"""`benchmarker run` as it is typed, on a model of two layers, with the real libraries."""
+"""`benchmarker run` on a random model of two layers with the real libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = (
     *("--device", "cpu", "--dtype", "bfloat16", "--prompt-tokens", "3,5", "--new-tokens", "4"),
     *("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits"),
 )
-FORMS = {
+VARIANTS = {
     "fp16": (("--quant", "fp16"), "Linear", 16.0),
     "int8": (("--quant", "int8"), "Linear", 8.0),
     "gptq": (("--quant", "gptq", "--option", "calibration_samples=4"), "TorchAtenLinear", 4.0),
@@ -32,10 +32,10 @@ FORMS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.usefixtures("traced_only")
-def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path, tmp_path: Path, form: str) -> None:
-    arguments, linear, bits = FORMS[form]
+def test_run_measures_profiles_and_records_every_quantization(session_model: Path, tmp_path: Path, name: str) -> None:
+    arguments, linear, bits = VARIANTS[name]
     code, printed = typed("run", "--model", session_model, *arguments, *SMALL, "--output", tmp_path / "results")
     assert code == 0, printed
     (path,) = (tmp_path / "results").glob("*.json")
@@ -45,7 +45,7 @@ def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path,
         assert len(cell.samples) == 2
         for sample in cell.samples:
             assert sample.new_tokens == 4
-            # The latency runs on until the device is drained.
+            # The latency includes the final synchronization.
             assert sample.ttft_s + 3 * sample.tpot_s <= sample.latency_s * (1 + 1e-9)
     assert record.load is not None
     assert record.load.linear_classes[linear] > 0
@@ -57,9 +57,9 @@ def test_every_form_is_measured_profiled_recorded_and_shown(session_model: Path,
     assert re.search(r"^ +3 +4 +1 ", printed, re.MULTILINE)
 
 
-def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:
-    asked = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", "--device", "cpu")
-    code, printed = typed("run", *asked, "--prompt-tokens", 100_000, "--output", tmp_path / "results")
+def test_too_long_prompt_is_refused_before_weights_are_created(cache_folder: Path, tmp_path: Path) -> None:
+    options = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", "--device", "cpu")
+    code, printed = typed("run", *options, "--prompt-tokens", 100_000, "--output", tmp_path / "results")
     assert code == 2
     remedy = "use at most 4096 prompt and new tokens together"
     assert f"prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; {remedy}" in printed
@@ -67,7 +67,7 @@ def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_fold
     assert not list((tmp_path / "results").glob("*"))
 
 
-def test_the_folder_of_a_running_sweep_is_refused(tmp_path: Path) -> None:
+def test_output_folder_of_a_running_sweep_is_refused(tmp_path: Path) -> None:
     shape = ("--device", "cpu", "--prompt-tokens", 8, "--new-tokens", 4, "--output", tmp_path)
     with locked(tmp_path):
         code, printed = typed("run", "--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "fp16", *shape)
@@ -77,10 +77,10 @@ def test_the_folder_of_a_running_sweep_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_batch_that_cannot_fit_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:
-    asked = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "int8", "--device", "cpu")
+def test_too_large_batch_is_refused_before_weights_are_created(cache_folder: Path, tmp_path: Path) -> None:
+    options = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "int8", "--device", "cpu")
     shape = ("--prompt-tokens", 8, "--new-tokens", 4, "--batch-size", 10**9, "--same-prompt")
-    code, printed = typed("run", *asked, *shape, "--output", tmp_path / "results")
+    code, printed = typed("run", *options, *shape, "--output", tmp_path / "results")
     assert code == 1
     (line,) = (line for line in printed.splitlines() if line.startswith("error: "))
     assert line.startswith(
@@ -92,7 +92,7 @@ def test_a_batch_that_cannot_fit_is_refused_before_weights_are_made(cache_folder
     assert not list((tmp_path / "results").glob("*"))
 
 
-def test_a_cell_that_cannot_fit_gets_the_reason_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_too_large_for_memory_fails_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("qwen3-tiny", load_format="dummy", device="cpu", dtype="float32")
     monkeypatch.setattr("benchmarker.workloads.generation.generation_job.available_bytes", lambda: 2**20)
     grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 64), same_prompt=True)
@@ -108,7 +108,7 @@ def test_a_cell_that_cannot_fit_gets_the_reason_and_the_others_are_measured(monk
 @pytest.mark.parametrize(
     ("stop", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_a_stopped_run_keeps_its_finished_cells_and_names_the_record(
+def test_stopped_run_keeps_finished_cells_and_prints_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals, code: int, word: str
 ) -> None:
     grid = ("--prompt-tokens", 3, "--new-tokens", "4,5", "--no-limits", "--no-profile", "--output", tmp_path)
@@ -119,26 +119,27 @@ def test_a_stopped_run_keeps_its_finished_cells_and_names_the_record(
         return records.cell([1.0], prompt_tokens=3, new_tokens=4)
 
     monkeypatch.setattr("benchmarker.execution.single_run.measure_cell", measured)
-    asked = ("--quant", "fp16", "--model", "qwen3-tiny", "--load-format", "dummy", "--device", "cpu")
-    found, printed = typed("run", *asked, *grid)
+    options = ("--quant", "fp16", "--model", "qwen3-tiny", "--load-format", "dummy", "--device", "cpu")
+    exit_code, printed = typed("run", *options, *grid)
     (path,) = tmp_path.glob("*.json")
-    assert found == code, printed
+    assert exit_code == code, printed
     assert f"1 of 2 cells are in the record: {path}\n{word}\n" in printed
     assert (read_record(path).status, len(read_record(path).cells)) == ("interrupted", 1)
 
 
 @pytest.mark.slow
-def test_ctrl_c_prints_the_path_of_the_finished_cells(session_model: Path, tmp_path: Path) -> None:
+def test_ctrl_c_in_a_process_prints_the_path_of_finished_cells(session_model: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    asked = ("--model", session_model, "--new-tokens", "4,400", "--prompt-tokens", 3, "--no-profile", "--no-limits")
-    words = [sys.executable, "-m", "benchmarker.run", "--quant", "fp16", "--device", "cpu", *asked, "--output", results]
-    with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+    options = ("--model", session_model, "--quant", "fp16", "--device", "cpu", "--no-profile", "--no-limits")
+    grid = ("--new-tokens", "4,400", "--prompt-tokens", 3, "--output", results)
+    command = [str(argument) for argument in (sys.executable, "-m", "benchmarker.run", *options, *grid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
         assert running.stdout is not None
-        # Until the second cell begins.
-        said = next(line for line in running.stdout if b"400 new tokens" in line)
+        # Wait for the second cell.
+        output = next(line for line in running.stdout if b"400 new tokens" in line)
         running.send_signal(signal.SIGINT)
-        said += running.stdout.read()
+        output += running.stdout.read()
     (path,) = results.glob("*.json")
-    assert running.returncode == 130, said
-    assert f"1 of 2 cells are in the record: {path}\ninterrupted" in said.decode()
+    assert running.returncode == 130, output
+    assert f"1 of 2 cells are in the record: {path}\ninterrupted" in output.decode()
     assert read_record(path).status == "interrupted"

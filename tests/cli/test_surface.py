@@ -1,4 +1,4 @@
-"""What others build on: names, options, configs, and the keys of what is written. See tests/unchanged.py."""
+"""Golden files of public names, options, configs, record fields and JSON keys. See tests/unchanged.py."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ TEXT_NAMES = (
 
 
 def signature(function: Callable[..., Any]) -> str:
-    """As it is written, without where a default lies in memory."""
+    """Return the signature without memory addresses of defaults."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(inspect.signature(function)))
 
 
-def described(name: str) -> Iterator[str]:
-    """A public name: a function's signature, a model's fields, a class's public methods."""
+def descriptions(name: str) -> Iterator[str]:
+    """Yield the signature of a function, the fields of a model or the public methods of a class."""
     value = getattr(benchmarker, name)
     if inspect.isfunction(value):
         yield f"{name}{signature(value)}"
@@ -60,18 +60,18 @@ def described(name: str) -> Iterator[str]:
         )
 
 
-def test_the_public_names_can_be_called_as_before():
+def test_public_names_keep_their_signatures():
     names = [name for name in benchmarker.__all__ if name != "__version__"]
-    hold(TEXTS / "public-names.txt", "".join(f"{line}\n" for name in names for line in described(name)))
+    hold(TEXTS / "public-names.txt", "".join(f"{line}\n" for name in names for line in descriptions(name)))
 
 
 def commands(command: click.Command, words: str = "benchmarker") -> Iterator[tuple[str, click.Command]]:
     yield words, command
-    for name, part in sorted(getattr(command, "commands", {}).items()):
-        yield from commands(part, f"{words} {name}")
+    for name, node in sorted(getattr(command, "commands", {}).items()):
+        yield from commands(node, f"{words} {name}")
 
 
-def test_every_command_takes_the_options_that_it_took():
+def test_commands_keep_their_options():
     lines = [
         f"{words} {'/'.join(parameter.opts)}{' (hidden)' if getattr(parameter, 'hidden', False) else ''}\n"
         for words, command in commands(typer.main.get_command(app))
@@ -80,13 +80,13 @@ def test_every_command_takes_the_options_that_it_took():
     hold(TEXTS / "options.txt", "".join(lines))
 
 
-def test_every_config_is_read_as_the_same_experiment():
+def test_configs_are_read_as_the_same_experiments():
     experiments = {path.stem: read_experiment(path).model_dump(mode="json") for path in CONFIGS}
     hold(TEXTS / "configs.json", json.dumps(experiments, indent=1) + "\n")
 
 
 @pytest.mark.parametrize("engine", ["eager", "cuda_graph", "compile"])
-def test_an_engine_is_named_on_the_command_line_and_in_a_config(tmp_path, engine):
+def test_engine_on_the_command_line_equals_engine_in_a_config(tmp_path, engine):
     config = tmp_path / "config.yaml"
     config.write_text(f"variants: [{{name: a, quant: gptq, engine: {engine}}}]\n")
     spellings = [["--quant", "gptq", "--name", "a", "--engine", engine], ["--config", str(config), "--variant", "a"]]
@@ -97,27 +97,27 @@ def test_an_engine_is_named_on_the_command_line_and_in_a_config(tmp_path, engine
     assert all(variant == variants[0] for variant in variants)
 
 
-def fields(schema: dict[str, Any], part: dict[str, Any], place: str) -> Iterator[str]:
-    """Every field below this part of a JSON schema, as `cells[].memory.peak_allocated_bytes`."""
-    if "$ref" in part:
-        part = schema["$defs"][part["$ref"].rpartition("/")[2]]
-    for choice in part.get("anyOf", ()):
-        yield from fields(schema, choice, place)
-    if "items" in part:
-        yield from fields(schema, part["items"], f"{place}[]")
-    for name, below in part.get("properties", {}).items():
-        path = f"{place}.{name}".lstrip(".")
-        yield path + (" (required)" if name in part.get("required", ()) else "")
-        yield from fields(schema, below, path)
+def fields(schema: dict[str, Any], node: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield every field below a node of a JSON schema, such as `cells[].memory.peak_allocated_bytes`."""
+    if "$ref" in node:
+        node = schema["$defs"][node["$ref"].rpartition("/")[2]]
+    for choice in node.get("anyOf", ()):
+        yield from fields(schema, choice, path)
+    if "items" in node:
+        yield from fields(schema, node["items"], f"{path}[]")
+    for name, child in node.get("properties", {}).items():
+        field = f"{path}.{name}".lstrip(".")
+        yield field + (" (required)" if name in node.get("required", ()) else "")
+        yield from fields(schema, child, field)
 
 
-def test_a_record_has_the_fields_that_it_had():
+def test_record_keeps_its_fields():
     schema = GenerationRecord.model_json_schema()
     hold(TEXTS / "record-fields.txt", "".join(f"{line}\n" for line in fields(schema, schema, "")))
 
 
 def without_defaults(written: Any, read: Any) -> Any:
-    """What was read, without the fields that the file did not have."""
+    """Return the values that were read, without fields that the file lacks."""
     if isinstance(written, dict):
         return {key: without_defaults(value, read[key]) for key, value in written.items()}
     if isinstance(written, list):
@@ -127,30 +127,30 @@ def without_defaults(written: Any, read: Any) -> Any:
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCES.iterdir()))
-def test_nothing_of_a_reference_is_lost_or_changed_by_reading_it(folder):
+def test_reference_records_round_trip(folder):
     for path in (REFERENCES / folder).glob("*-*.json"):
         written = json.loads(path.read_bytes())
         assert without_defaults(written, json.loads(read_record(path).model_dump_json())) == written, path.name
 
 
 @pytest.mark.parametrize("verb", ["compare", "explain"])
-def test_a_program_finds_the_keys_that_it_found(verb):
-    def keys(value: Any, place: str) -> Iterator[str]:
+def test_json_output_keeps_its_keys(verb):
+    def keys(value: Any, path: str) -> Iterator[str]:
         if isinstance(value, list):
-            for part in value:
-                yield from keys(part, f"{place}[]")
+            for node in value:
+                yield from keys(node, f"{path}[]")
         elif isinstance(value, dict):
-            for key, below in value.items():
-                yield f"{place}.{key}"
-                yield from keys(below, f"{place}.{key}")
+            for key, child in value.items():
+                yield f"{path}.{key}"
+                yield from keys(child, f"{path}.{key}")
 
-    found = dict.fromkeys(
+    key_paths = dict.fromkeys(
         key
         for folder in ("quickstart", "h100-energy", "h100-runtimes")
         for key in keys(json.loads(typed(verb, REFERENCES / folder, "--format", "json")[1]), "")
     )
-    hold(TEXTS / f"{verb}-keys.txt", "".join(f"{key}\n" for key in found))
+    hold(TEXTS / f"{verb}-keys.txt", "".join(f"{key}\n" for key in key_paths))
 
 
-def test_no_text_is_of_something_that_is_gone():
+def test_every_golden_file_is_used():
     hold_names(TEXTS, TEXT_NAMES)

@@ -1,4 +1,4 @@
-"""What the commands print about the reference records, word for word. See tests/unchanged.py where it should change."""
+"""Golden output of the commands on the reference records. See tests/unchanged.py for intended changes."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ TWO_FOLDERS = {
     "h100-runtimes-h200-runtimes-refused.txt": ("compare",),
 }
 CASES = {
-    **{f"{folder}-{name}": (*words, folder) for folder in FOLDERS for name, words in COMMANDS.items()},
-    **{name: (*words, "h100-runtimes", "h200-runtimes") for name, words in TWO_FOLDERS.items()},
+    **{f"{folder}-{name}": (*arguments, folder) for folder in FOLDERS for name, arguments in COMMANDS.items()},
+    **{name: (*arguments, "h100-runtimes", "h200-runtimes") for name, arguments in TWO_FOLDERS.items()},
 }
 LONG_NUMBER = re.compile(r"\d+\.\d{10,}(?:e[+-]\d+)?")
 
 
-def printed(words: tuple[str, ...]) -> str:
-    """What a command prints, and how it exits. The last digits of a float are left to the version of scipy."""
-    code, text = typed(*words)
+def output_of(arguments: tuple[str, ...]) -> str:
+    """Return the output and exit code of a command, with floats rounded to 10 digits: versions of scipy differ."""
+    code, text = typed(*arguments)
     text = LONG_NUMBER.sub(lambda number: f"{float(number[0]):.10g}", text)
     return f"{text}exit code {code}\n"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_printed_about_the_references_is_what_was_printed(name, monkeypatch):
+def test_output_on_reference_records_is_unchanged(name, monkeypatch):
     monkeypatch.chdir(REFERENCES)
-    hold(TEXTS / name, printed(CASES[name]))
+    hold(TEXTS / name, output_of(CASES[name]))
 
 
-def test_no_text_is_of_a_folder_that_is_gone():
+def test_every_golden_output_is_used():
     hold_names(TEXTS, CASES)
 
 
@@ -54,12 +54,12 @@ ALL_FOLDERS = sorted(path.name for path in REFERENCES.iterdir())
 
 
 @pytest.mark.parametrize("folder", ALL_FOLDERS)
-def test_a_budget_of_every_reference_is_checked(folder):
-    # A budget that no variant keeps is exit code 1.
+def test_budget_runs_on_every_reference(folder):
+    # The exit code is 1 if no variant fits the budget.
     assert typed("compare", "--budget", "memory<6GiB", REFERENCES / folder)[0] in (0, 1)
 
 
 @pytest.mark.parametrize("folder", sorted({*ALL_FOLDERS} - {*FOLDERS}))
-@pytest.mark.parametrize("words", [("compare", "--all"), ("explain",)], ids=" ".join)
-def test_a_command_succeeds_on_every_other_reference(folder, words):
-    assert typed(*words, REFERENCES / folder)[0] == 0
+@pytest.mark.parametrize("arguments", [("compare", "--all"), ("explain",)], ids=" ".join)
+def test_commands_succeed_on_the_remaining_references(folder, arguments):
+    assert typed(*arguments, REFERENCES / folder)[0] == 0
