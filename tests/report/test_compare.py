@@ -1,4 +1,4 @@
-"""Which records make a table, which variants and cells are its rows, and what a program gets."""
+"""Grouping of records into rows and cells, choice of the baseline, and JSON rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.records import (
 )
 
 
-def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
+def test_json_row_has_every_key_in_base_units(tmp_path):
     save(
         tmp_path,
         record("fp16", cell([2.0, 2.0, 2.0])),
@@ -111,13 +111,13 @@ def test_five_rounds_give_an_interval_and_a_verdict(tmp_path):
     assert (row["rounds"], row["runs"]) == (5, 15)
 
 
-def test_the_batch_counts_in_tokens_a_second(tmp_path):
+def test_tokens_per_second_count_the_whole_batch(tmp_path):
     save(tmp_path, record("fp16", cell([2.0], new_tokens=50, batch_size=4)))
     assert rows_of(tmp_path)["fp16"]["tokens_per_s"] == pytest.approx(100.0)
 
 
-def test_several_processes_of_one_round_count_as_one_round(tmp_path):
-    """Runs repeated by hand were not taken in turns with the baseline's: that is no test."""
+def test_repeated_processes_of_one_round_are_not_tested(tmp_path):
+    # Without rounds the runs were not interleaved with the baseline's.
     save(
         tmp_path,
         *(
@@ -131,44 +131,44 @@ def test_several_processes_of_one_round_count_as_one_round(tmp_path):
 
 
 def numbers(ratio: stats.Ratio) -> object:
-    """The fields of a ratio, to eleven digits: decode times differ from latencies in the last one."""
+    """Return the fields of a ratio to 11 digits. Decode times differ from latencies in the last one."""
     return [f"{value:.11g}" for value in dataclasses.astuple(ratio)]
 
 
-def test_rounds_of_two_sweeps_are_different_rounds(tmp_path):
+def test_rounds_of_different_sweeps_are_not_paired(tmp_path):
     base, other = [1.0, 1.1, 1.2], [0.5, 0.56, 0.59]
-    together = [*rounds("fp16", base, sweep="monday"), *rounds("int8", other, sweep="monday")]
-    (paired,) = [row for row in compare([save(tmp_path / "one", *together)]).rows if row.variant == "int8"]
-    apart = [*rounds("fp16", base, sweep="monday"), *rounds("int8", other, sweep="tuesday")]
-    (unpaired,) = [row for row in compare([save(tmp_path / "two", *apart)]).rows if row.variant == "int8"]
+    paired_records = [*rounds("fp16", base, sweep="monday"), *rounds("int8", other, sweep="monday")]
+    (paired,) = [row for row in compare([save(tmp_path / "one", *paired_records)]).rows if row.variant == "int8"]
+    unpaired_records = [*rounds("fp16", base, sweep="monday"), *rounds("int8", other, sweep="tuesday")]
+    (unpaired,) = [row for row in compare([save(tmp_path / "two", *unpaired_records)]).rows if row.variant == "int8"]
     assert numbers(paired.ratio) == numbers(stats.paired_ratio(dict(enumerate(base)), dict(enumerate(other))))
     assert numbers(unpaired.ratio) == numbers(stats.unpaired_ratio(base, other))
     later = {"sweep": "tuesday", "started_at": "2026-03-02T10:00:00Z"}
-    again = [*together, *rounds("fp16", base, **later), *rounds("int8", other, **later)]
-    (both,) = [row for row in compare([save(tmp_path / "three", *again)]).rows if row.variant == "int8"]
+    repeated = [*paired_records, *rounds("fp16", base, **later), *rounds("int8", other, **later)]
+    (both,) = [row for row in compare([save(tmp_path / "three", *repeated)]).rows if row.variant == "int8"]
     assert (both.rounds, both.ratio.rounds) == (6, 6)
     assert verify([tmp_path / "two"]).is_right
     assert verify([tmp_path / "three"]).is_right
 
 
-def test_a_single_token_has_no_time_per_further_token(tmp_path):
+def test_single_new_token_has_no_tpot(tmp_path):
     save(tmp_path, record("fp16", cell([0.5], new_tokens=1)))
     row = rows_of(tmp_path)["fp16"]
     assert (row["tpot_s"], row["decode_tokens_per_s"]) == (None, None)
 
 
-def test_the_baseline_is_eager_fp16_wherever_it_stands(tmp_path):
+def test_baseline_is_eager_fp16_in_any_order(tmp_path):
     save(tmp_path, record("int8"), record("fp16", name="compiled", runtime="compile"), record("fp16", name="plain"))
     assert compare([tmp_path]).baseline == "plain"
 
 
-def test_single_runs_stand_by_quantization_and_generate_before_what_takes_the_host_out(tmp_path):
-    ran = [("gptq", "compile"), ("fp16", "compile"), ("gptq", "eager"), ("fp16", "cuda_graph"), ("fp16", "eager")]
+def test_single_runs_are_sorted_by_quantization_and_engine(tmp_path):
+    variants = [("gptq", "compile"), ("fp16", "compile"), ("gptq", "eager"), ("fp16", "cuda_graph"), ("fp16", "eager")]
     save(
         tmp_path,
         *(
             record(quant, name=f"{quant} {runtime}", runtime=runtime, started_at=f"2026-03-01T1{at}:00:00Z")
-            for at, (quant, runtime) in enumerate(ran)
+            for at, (quant, runtime) in enumerate(variants)
         ),
     )
     assert [row["variant"] for row in to_rows(compare([tmp_path]))] == [
@@ -176,7 +176,7 @@ def test_single_runs_stand_by_quantization_and_generate_before_what_takes_the_ho
     ]  # fmt: skip
 
 
-def test_without_eager_fp16_another_runtimes_is_the_baseline(tmp_path):
+def test_baseline_is_fp16_of_another_engine_without_eager(tmp_path):
     save(tmp_path, record("int8"), record("fp16", cell(), name="captured", runtime="cuda_graph"), record("gptq"))
     assert compare([tmp_path]).baseline == "captured"
     compiled = record("fp16", cell(), name="compiled", runtime="compile")
@@ -185,24 +185,24 @@ def test_without_eager_fp16_another_runtimes_is_the_baseline(tmp_path):
     assert compare([tmp_path / "refused"]).baseline == "compiled"
 
 
-def test_without_fp16_the_first_variant_that_ran_is_the_baseline(tmp_path):
+def test_baseline_without_fp16_is_the_first_variant_that_ran(tmp_path):
     late = record("int8", started_at="2026-03-01T12:00:00Z")
     save(tmp_path, late, record("gptq", started_at="2026-03-01T11:00:00Z"))
     assert compare([tmp_path]).baseline == "gptq"
 
 
-def test_a_sweeps_own_baseline_is_that_of_its_table_later(tmp_path):
+def test_saved_baseline_of_a_sweep_is_used(tmp_path):
     save(tmp_path, record("int8"), record("fp16"), record("bnb4"))
     sweep = tmp_path / "sweep.json"
     sweep.write_text('{"sweep_version": 1, "baseline": "int8"}')
     assert compare([tmp_path]).baseline == "int8"
     assert compare([tmp_path], baseline="bnb4").baseline == "bnb4"
-    for said in ('{"baseline": "gone"}', '{"baseline": 3}', "[]", "no JSON"):
-        sweep.write_text(said)
+    for content in ('{"baseline": "gone"}', '{"baseline": 3}', "[]", "no JSON"):
+        sweep.write_text(content)
         assert compare([tmp_path]).baseline == "fp16"
 
 
-def test_a_baseline_can_be_chosen_and_a_wrong_one_gets_the_near_miss(tmp_path):
+def test_misspelt_baseline_raises_with_the_closest_name(tmp_path):
     save(tmp_path, record("fp16"), record("int8"))
     assert rows_of(tmp_path, baseline="int8")["int8"]["verdict"] == "baseline"
     assert refusal(tmp_path, baseline="int9") == (
@@ -210,25 +210,25 @@ def test_a_baseline_can_be_chosen_and_a_wrong_one_gets_the_near_miss(tmp_path):
     )
 
 
-def test_a_failed_cell_has_a_status_and_no_number(tmp_path):
+def test_failed_cell_has_a_status_and_no_numbers(tmp_path):
     save(tmp_path, record("fp16"), record("int8", failed_cell("oom_gpu", "no room")))
     row = rows_of(tmp_path)["int8"]
     assert (row["status"], row["latency_s"], row["ratio"], row["verdict"]) == ("oom_gpu", None, None, None)
 
 
-def test_a_variant_that_failed_before_measuring_has_a_row_in_every_cell(tmp_path):
+def test_failed_variant_has_a_row_in_every_cell(tmp_path):
     cells = [cell(prompt_tokens=length) for length in (3, 26)]
     save(tmp_path, record("fp16", *cells), failed_record("bnb4", "bitsandbytes is not installed"))
     statuses = [(row["prompt_tokens"], row["status"]) for row in to_rows(compare([tmp_path])) if row["quant"] == "bnb4"]
     assert statuses == [(3, "failed"), (26, "failed")]
 
 
-def test_where_everything_failed_there_is_still_a_table(tmp_path):
+def test_failed_records_alone_have_a_table(tmp_path):
     save(tmp_path, failed_record("fp16", "no such model"))
     assert rows_of(tmp_path)["fp16"]["status"] == "failed"
 
 
-def test_a_round_that_crashed_does_not_take_the_others_with_it(tmp_path):
+def test_crashed_round_is_excluded(tmp_path):
     good = rounds("int8", [1.0, 1.0, 1.0, 1.0])
     bad = record("int8", failed_cell("crash", "SIGSEGV"), round_number=4)
     save(tmp_path, *rounds("fp16", [2.0, 2.0, 2.0, 2.0, 2.0]), *good, bad)
@@ -236,19 +236,19 @@ def test_a_round_that_crashed_does_not_take_the_others_with_it(tmp_path):
     assert (row["status"], row["rounds"], row["ratio"]) == ("ok", 4, pytest.approx(2.0))
 
 
-def test_two_texts_of_the_same_length_are_two_cells(tmp_path):
+def test_prompts_of_equal_length_are_two_cells(tmp_path):
     texts = [cell([1.0], inputs_sha256="a" * 64), cell([2.0], inputs_sha256="b" * 64)]
     save(tmp_path, record("fp16", *texts))
     assert [row["latency_s"] for row in to_rows(compare([tmp_path]))] == [1.0, 2.0]
 
 
-def test_records_are_found_at_any_depth_and_each_counts_once(tmp_path):
+def test_nested_and_copied_records_count_once(tmp_path):
     save(tmp_path / "a" / "b", record("fp16"))
     save(tmp_path / "copy", record("fp16"))
     assert compare([tmp_path, tmp_path / "a" / "b" / "000.json"]).rows[0].runs == 5
 
 
-def test_a_trace_is_passed_over_and_a_broken_record_costs_one_line(tmp_path):
+def test_traces_are_ignored_and_broken_records_are_listed(tmp_path):
     save(tmp_path, record("fp16"), record("int8"))
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
     (tmp_path / "list.json").write_text("[1]")
@@ -260,7 +260,7 @@ def test_a_trace_is_passed_over_and_a_broken_record_costs_one_line(tmp_path):
     assert problem.startswith(f"{tmp_path}/002.json: not valid JSON (")
 
 
-def test_a_file_that_is_named_must_be_a_record(tmp_path):
+def test_given_file_without_record_raises(tmp_path):
     (tmp_path / "trace.json").write_text("{}")
     assert refusal(tmp_path / "trace.json") == (
         f"{tmp_path}/trace.json: no record can be used; "
@@ -268,14 +268,14 @@ def test_a_file_that_is_named_must_be_a_record(tmp_path):
     )
 
 
-def test_nothing_to_compare_is_said(tmp_path):
+def test_empty_or_missing_folder_raises(tmp_path):
     assert refusal(tmp_path) == f"{tmp_path}: no records there; `benchmarker run` writes them"
     assert refusal(tmp_path / "gone") == (
         f"{tmp_path}/gone: no such file or folder; give a record or a folder of records"
     )
 
 
-def test_comparing_needs_no_torch(tmp_path):
+def test_compare_and_verify_do_not_import_torch(tmp_path):
     save(tmp_path, record("fp16"), record("int8"))
     program = (
         "import sys\n"
@@ -299,15 +299,18 @@ def test_comparing_needs_no_torch(tmp_path):
 def before_and_after(tmp_path: Path) -> list[Path]:
     for name, int8 in (("before", 1.0), ("after", 0.8)):
         times = {"fp16": [1.4, 1.41, 1.39], "int8": [int8, 1.01 * int8, 0.99 * int8]}
-        save(tmp_path / name, *(one for quant, values in times.items() for one in rounds(quant, values, sweep=name)))
+        save(
+            tmp_path / name,
+            *(run_record for quant, values in times.items() for run_record in rounds(quant, values, sweep=name)),
+        )
     return [tmp_path / "before", tmp_path / "after"]
 
 
-def test_two_sweeps_are_kept_apart_and_each_variant_is_compared_with_its_earlier_self(tmp_path):
+def test_two_sweeps_have_a_column_of_changes(tmp_path):
     comparison = compare(before_and_after(tmp_path))
     ranking = ranking_of(comparison)
     sheet = first_table(ranking)
-    shown = [[column.text(row) for column in sheet.columns] for row in sheet.rows]
+    texts = [[column.text(row) for column in sheet.columns] for row in sheet.rows]
     assert [column.heading for column in sheet.columns][:6] == [
         "variant",
         "sweep",
@@ -316,22 +319,22 @@ def test_two_sweeps_are_kept_apart_and_each_variant_is_compared_with_its_earlier
         "speed-up",
         "vs before",
     ]
-    assert [texts[:2] for texts in shown] == [
+    assert [cells[:2] for cells in texts] == [
         ["int8", "before"],
         ["int8", "after"],
         ["fp16", "before"],
         ["fp16", "after"],
     ]
-    assert shown[1][4].startswith("1.75x [")
-    assert shown[1][5].startswith("1.25x [")
-    assert shown[0][5] == "–"
+    assert texts[1][4].startswith("1.75x [")
+    assert texts[1][5].startswith("1.25x [")
+    assert texts[0][5] == "–"
     assert "Speed-up is relative to fp16 of the same sweep." in sheet.notes
     lines = [unmarked(line) for line in answer(comparison, ranking)]
     assert lines[0].startswith("before: int8 is fastest: 50.00 decode tok/s")
     assert lines[2].startswith("From before to after: int8 1.25x [")
 
 
-def test_two_sweeps_of_other_variants_in_the_same_cell_have_no_variant_in_common(tmp_path):
+def test_two_sweeps_without_common_variants_have_no_changes(tmp_path):
     for name, quant in (("before", "int8"), ("after", "gptq")):
         save(tmp_path / name, *rounds(quant, [1.0, 1.01, 0.99], sweep=name))
     comparison = compare([tmp_path / "before", tmp_path / "after"])
@@ -339,7 +342,7 @@ def test_two_sweeps_of_other_variants_in_the_same_cell_have_no_variant_in_common
     assert lines[2].startswith("From before to after: no variant has a number in both; ")
 
 
-def test_the_column_of_changes_names_the_first_folder_even_if_a_new_variant_leads(tmp_path):
+def test_column_of_changes_is_named_after_the_first_folder(tmp_path):
     folders = before_and_after(tmp_path)
     save(folders[1] / "gptq", *rounds("gptq", [0.5, 0.51, 0.49], sweep="after"))
     for ordered in (folders, folders[::-1]):
@@ -348,19 +351,19 @@ def test_the_column_of_changes_names_the_first_folder_even_if_a_new_variant_lead
         assert f"vs {ordered[0].name}" in [column.heading for column in sheet.columns]
 
 
-def test_a_mark_explained_below_the_table_of_two_sweeps_is_on_its_rows(tmp_path):
+def test_asterisk_of_two_sweeps_is_on_the_row_and_explained(tmp_path):
     folders = before_and_after(tmp_path)
     gemv = KernelUse(purpose="linear", origin="benchmarker", name="gemv_gptq")
     facts = EngineFacts(name="native", tokens_read="end", kv_cache="static", kernels_used=(gemv,))
-    own = record("fp16", name="own", runtime="native", sweep="after").model_copy(update={"engine": facts})
-    save(folders[1] / "native", own)
+    gemv_record = record("fp16", name="own", runtime="native", sweep="after").model_copy(update={"engine": facts})
+    save(folders[1] / "native", gemv_record)
     compared = compare(folders)
     for sheet in (first_table(ranking_of(compared)), chosen_sheet(compared, "peak", None)):
         assert [sheet.columns[0].text(row) for row in sheet.rows if row.mark] == ["own*"]
         assert sheet.notes[-1].startswith("* benchmarker's own kernels")
 
 
-def test_the_caption_names_the_reference_of_each_sweep(tmp_path):
+def test_caption_names_the_reference_of_each_sweep(tmp_path):
     folders = before_and_after(tmp_path)
     compiled = {"runtime": "compile", "sweep": "before"}
     save(folders[0] / "compile", *(record(quant, name=f"{quant}-compile", **compiled) for quant in ("fp16", "int8")))
@@ -368,7 +371,7 @@ def test_the_caption_names_the_reference_of_each_sweep(tmp_path):
     assert note == "Speed-up is relative to the unquantized form in the same engine in before and fp16 in after."
 
 
-def test_the_caption_counts_a_reference_without_other_measured_rows(tmp_path):
+def test_caption_counts_a_reference_whose_variant_failed(tmp_path):
     failed = failed_record("int8", "no package", name="int8-compile", runtime="compile")
     save(tmp_path, record("fp16"), record("int8"), record("fp16", name="fp16-compile", runtime="compile"), failed)
     sheet = first_table(ranking_of(compare([tmp_path])))
@@ -377,7 +380,7 @@ def test_the_caption_counts_a_reference_without_other_measured_rows(tmp_path):
     assert sheet.notes[0] == "Speed-up is relative to the unquantized form in the same engine."
 
 
-def test_programs_get_the_sweep_of_a_row_and_its_change(tmp_path):
+def test_json_rows_of_two_sweeps_have_sweep_and_change(tmp_path):
     folders = before_and_after(tmp_path)
     rows = to_rows(compare(folders))
     assert [(row["sweep"], row["variant"], row["change_verdict"]) for row in rows] == [
@@ -392,18 +395,20 @@ def test_programs_get_the_sweep_of_a_row_and_its_change(tmp_path):
         recommend(compare(folders), "memory<9GiB")
 
 
-def test_remarks_on_two_sweeps_are_relative_to_the_baseline_of_each(tmp_path):
+def test_remarks_use_the_baseline_of_each_sweep(tmp_path):
     for name, large_s in (("before", 8.0), ("after", 0.5)):
         int8 = cell([0.5]), cell([large_s], batch_size=64)
         save(tmp_path / name, record("fp16", cell([1.0]), cell([1.0], batch_size=64)), record("int8", *int8))
-    said = " ".join(remarks_of(compare([tmp_path / "before", tmp_path / "after"])))
-    assert "before: int8 wins against fp16 in the whole request until batch 2 (no interval: " in said
-    assert "after: int8 wins against fp16 in the whole request at every batch, from batch 1 (2.00x) to batch 64" in said
+    remarks = " ".join(remarks_of(compare([tmp_path / "before", tmp_path / "after"])))
+    assert "before: int8 wins against fp16 in the whole request until batch 2 (no interval: " in remarks
+    assert (
+        "after: int8 wins against fp16 in the whole request at every batch, from batch 1 (2.00x) to batch 64" in remarks
+    )
 
 
-def test_tasks_of_two_sweeps_are_paired_with_the_baseline_of_their_sweep(tmp_path):
-    def result(right: str) -> TaskResult:
-        answers = tuple(letter == "1" for letter in right)
+def test_tasks_are_paired_with_the_baseline_of_their_sweep(tmp_path):
+    def result(correct: str) -> TaskResult:
+        answers = tuple(letter == "1" for letter in correct)
         return TaskResult(
             task="arc_easy", version="1.0", harness="0.4.11", metric="acc_norm", few_shots=0, right=answers
         )
@@ -416,13 +421,13 @@ def test_tasks_of_two_sweeps_are_paired_with_the_baseline_of_their_sweep(tmp_pat
     assert changes == {"int8 (before)": -0.5, "int8 (after)": 0.0}
 
 
-def test_pooled_sweeps_and_a_folder_given_twice_make_one_table(tmp_path):
+def test_pooled_or_repeated_folders_have_one_table(tmp_path):
     folders = before_and_after(tmp_path)
     assert [row.variant for row in compare(folders, pool=True).rows] == ["fp16", "int8"]
     assert compare([folders[0], folders[0]]).sides == {}
 
 
-def test_small_memory_beside_larger_is_not_printed_as_zero(tmp_path):
+def test_small_peak_next_to_a_large_one_is_not_zero(tmp_path):
     sizes = {"gptq": 4_902_912, "gptq-compile": 64_765_952}
     save(tmp_path, *(record(name, cell([1.0] * 3, memory=Memory(peak_allocated_bytes=sizes[name]))) for name in sizes))
     table = compare([tmp_path]).rows
@@ -431,7 +436,7 @@ def test_small_memory_beside_larger_is_not_printed_as_zero(tmp_path):
     assert sorted(peak.text(row) for row in table) == ["4.7", "61.8"]
 
 
-def test_a_caveat_of_every_round_is_printed_once() -> None:
+def test_equal_caveats_of_several_rounds_are_printed_once() -> None:
     lines = caveats_of(compare([ROOT / "results" / "reference" / "h200-qwen3-30b-a3b"]))
     assert [line for line in lines if "no floor" in line] == [
         "vllm fp16: no floor or memory-bandwidth utilization: the engine runs in a process of its own, which does not "

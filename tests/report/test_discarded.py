@@ -1,4 +1,4 @@
-"""Tries that other programs disturbed, and processes that were stopped before their first cell, count nowhere."""
+"""Attempts that other programs disturbed and processes stopped before their first cell are not counted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SWEEP = "2026-03-01T09:00:00+00:00"
 DISTURBED = cell([1.0], status="invalid", error_kind="disturbed", reason="other programs took 50 %")
 
 
-def tries(number: int) -> list[object]:
-    """Return the records of a round: two disturbed tries, and two processes that measured one of two cells each."""
+def attempts(number: int) -> list[object]:
+    """Return the records of a round: a disturbed attempt and two processes that each measured one of two cells."""
     ok, long = cell([1.0, 1.01]), cell([2.0, 2.01], new_tokens=100)
     long_disturbed = DISTURBED.model_copy(update={"new_tokens": 100})
     return [
@@ -28,22 +28,22 @@ def interrupted(tmp_path: Path) -> Path:
     stopped = record("fp16", round_number=2, sweep=SWEEP, run_id="2-1", status="interrupted")
     stopped = stopped.model_copy(update={"cells": ()})
     only_disturbed = record("fp16", DISTURBED, round_number=2, sweep=SWEEP, run_id="2-0")
-    return save(tmp_path, *tries(0), *tries(1), only_disturbed, stopped)
+    return save(tmp_path, *attempts(0), *attempts(1), only_disturbed, stopped)
 
 
-def test_an_interrupted_try_that_was_disturbed_is_not_called_used(tmp_path: Path) -> None:
+def test_disturbed_and_interrupted_attempt_has_no_used_cells(tmp_path: Path) -> None:
     _, printed = typed("compare", save(tmp_path, record("fp16", DISTURBED, sweep=SWEEP, status="interrupted")))
     assert printed.lstrip().startswith("No variant has a number; the caveats give the reasons.\n")
     assert "the cells it finished are used" not in printed
 
 
 @pytest.mark.parametrize("options", [["compare"], ["compare", "--all"], ["report"]])
-def test_discarded_tries_are_no_processes(interrupted: Path, options: list[str]) -> None:
+def test_discarded_attempts_do_not_count_as_processes(interrupted: Path, options: list[str]) -> None:
     _, printed = typed(*options, interrupted)
     page = interrupted / "report.html"
-    shown = page.read_text() if page.exists() else printed
-    assert "2 processes a variant" in " ".join(shown.split())
+    text = page.read_text() if page.exists() else printed
+    assert "2 processes a variant" in " ".join(text.split())
 
 
-def test_verify_counts_discarded_tries_apart(interrupted: Path) -> None:
+def test_verify_counts_discarded_attempts_separately(interrupted: Path) -> None:
     assert "numbers of 4 records and 4 discarded tries checked: all follow" in typed("verify", interrupted)[1]

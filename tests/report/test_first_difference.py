@@ -1,4 +1,4 @@
-"""Greedy text after fixed prompts: where two engines part, and whether rounding explains it."""
+"""First different token of two greedy texts, and its classification as rounding or more than rounding."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def text(tokens: Sequence[int], gap: float | None = None) -> GreedyText:
     return GreedyText(tokens=tuple(tokens), gaps=() if gap is None else (gap,) * len(tokens))
 
 
-def found(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> FirstDifference | None:
-    """Of a row from its baseline."""
+def difference_of(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> FirstDifference | None:
+    """Return the first difference of the int8 texts from those of the fp16 baseline."""
     baseline = records.quality(is_baseline=True, greedy=tuple(theirs))
     judged = {"fp16": baseline, "int8": records.quality(greedy=tuple(ours))}
     compared = compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in judged.items()])
@@ -37,7 +37,7 @@ def found(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> FirstDiff
         ([text([1, 2])], [text([1, 2], 0.3)], FirstDifference(1, 1, None, None), "the same"),
         ([text([1, 3])], [text([1, 2], 0.04)], FirstDifference(1, 0, 2, 0.04), "rounding"),
         ([text([1, 3])], [text([1, 2], 0.06)], FirstDifference(1, 0, 2, 0.06), "more than rounding"),
-        # The row's own gap where the baseline has none, and the earliest of several, with the largest gap.
+        # The variant's gap counts if the baseline has none, and the earliest of several differences.
         (
             [text([1, 2, 3], 0.01), text([1, 5, 3], 0.2)],
             [text([1, 2, 4]), text([1, 2, 3])],
@@ -47,14 +47,14 @@ def found(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> FirstDiff
         ([text([1])], [text([2])], FirstDifference(1, 0, 1, None), "–"),
     ],
 )
-def test_texts_part_where_the_first_token_differs_and_the_gap_tells_why(ours, theirs, expected, verdict) -> None:
-    result = found(ours, theirs)
+def test_first_difference_is_classified_by_the_gap_of_the_scores(ours, theirs, expected, verdict) -> None:
+    result = difference_of(ours, theirs)
     assert result == expected
     assert result.verdict == verdict
 
 
-def test_older_records_and_other_texts_have_none() -> None:
-    assert found([], [text([1])]) is None
+def test_older_records_and_different_texts_have_no_first_difference() -> None:
+    assert difference_of([], [text([1])]) is None
     other = records.quality(text_sha256="ef" * 32, greedy=(text([1]),))
     judged = {"fp16": records.quality(is_baseline=True, greedy=(text([1]),)), "int8": other}
     compared = compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in judged.items()])
@@ -62,57 +62,57 @@ def test_older_records_and_other_texts_have_none() -> None:
     assert "Greedy text after" not in to_markdown(compared)
 
 
-def test_the_table_says_it_in_words() -> None:
+def test_table_has_the_first_difference_and_its_verdict() -> None:
     judged = {
         "fp16": records.quality(is_baseline=True, greedy=(text([1, 2, 3], 0.031), text([4, 5, 6], 0.5))),
         "int8": records.quality(kl=0.0004, greedy=(text([1, 7, 3]), text([4, 5, 6]))),
     }
-    said = to_markdown(
+    output = to_markdown(
         compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in judged.items()])
     )
-    line = next(line for line in said.splitlines() if "1 of 2" in line)
+    line = next(line for line in output.splitlines() if "1 of 2" in line)
     assert [part.strip() for part in line.strip("|").split("|")] == [
         "int8", "1 of 2", "token 2", "0.031", "rounding",
     ]  # fmt: skip
-    assert "Greedy text after 2 fixed prompts, against fp16's" in said
+    assert "Greedy text after 2 fixed prompts, against fp16's" in output
 
 
 class Counting(TokenSource):
-    """Each token is one more than the last; the likeliest is ahead of the next by a nat."""
+    """Engine that counts upward and whose likeliest token leads by one nat (decode step) or half a nat (prefill)."""
 
-    def __init__(self, *, tells: str) -> None:
-        self.tells = tells
+    def __init__(self, *, scores: str) -> None:
+        self.scores = scores
         self.prompts: list[TokenIds] = []
 
     def greedy_tokens(self, ids, new_tokens) -> tuple[int, ...]:
-        if self.tells == "refuses":
+        if self.scores == "refuses":
             raise UnsupportedError("not this shape")
         self.prompts.append(ids)
         return tuple(ids[-1] + 1 + number for number in range(new_tokens))
 
     def step_scores(self, ids, *, prompt_tokens=1) -> Scores | None:
-        if self.tells != "step":
+        if self.scores != "step":
             return None
         return Scores(numpy.tile(numpy.float32([-3.0, -1.0, -2.0]), (len(ids) - prompt_tokens + 1, 1)))
 
     def prefill_scores(self, ids) -> PrefillScores | None:
-        if self.tells != "prefill":
+        if self.scores != "prefill":
             return None
         logs = numpy.tile(numpy.float32([-1.0, -1.5]), (len(ids), 1))
         return PrefillScores(numpy.tile(numpy.int64([0, 1]), (len(ids), 1)), logs)
 
 
-@pytest.mark.parametrize(("tells", "gap"), [("step", 1.0), ("prefill", 0.5), ("nothing", None)])
-def test_eight_prompts_spread_over_the_text_are_continued_with_their_gaps(tells: str, gap: float | None) -> None:
+@pytest.mark.parametrize(("scores", "gap"), [("step", 1.0), ("prefill", 0.5), ("nothing", None)])
+def test_eight_evenly_spaced_prompts_are_continued_with_gaps(scores: str, gap: float | None) -> None:
     windows = Windows(numpy.arange(24 * 300).reshape(24, 300), 7200, None)
-    source = Counting(tells=tells)
+    source = Counting(scores=scores)
     texts = greedy_texts(source, windows)
     assert [prompt[0] for prompt in source.prompts] == [300 * 3 * number for number in range(8)]
     assert {len(prompt) for prompt in source.prompts} == {PROMPT_TOKENS}
-    assert [len(made.tokens) for made in texts] == [NEW_TOKENS] * 8
-    assert {made.gaps for made in texts} == {() if gap is None else (gap,) * NEW_TOKENS}
+    assert [len(continued.tokens) for continued in texts] == [NEW_TOKENS] * 8
+    assert {continued.gaps for continued in texts} == {() if gap is None else (gap,) * NEW_TOKENS}
 
 
-def test_an_engine_that_cannot_run_it_has_no_texts() -> None:
+def test_engine_that_refuses_has_no_greedy_texts() -> None:
     windows = Windows(numpy.arange(2 * 300).reshape(2, 300), 600, None)
-    assert greedy_texts(Counting(tells="refuses"), windows) == ()
+    assert greedy_texts(Counting(scores="refuses"), windows) == ()

@@ -1,4 +1,4 @@
-"""Saved runs of a variant: those that `compare` refuses to pool have different tables or different rows."""
+"""Tables of `history` for runs of one variant that differ in engine, dtype, threads or instruction switches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarker.schema.record_io import collect
 from tests.records import cell, cpu_environment, record, save
 
 
-def test_history_keeps_apart_what_compare_keeps_apart(tmp_path):
+def test_history_separates_runs_that_compare_refuses_to_pool(tmp_path):
     def run(name: str, latency_s: float, *, threads: int = 2, **fields):
         return record("int8", cell([latency_s]), run_id=name, environment=cpu_environment(threads=threads), **fields)
 
@@ -33,14 +33,16 @@ def test_history_keeps_apart_what_compare_keeps_apart(tmp_path):
     }
 
 
-def test_the_column_of_a_property_shows_only_the_parts_that_differ(tmp_path):
+def test_property_column_shows_only_the_values_that_differ(tmp_path):
     switches = {"DNNL_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
     environments = [
         cpu_environment(variables=switches),
         cpu_environment(variables={**switches, "DNNL_MAX_CPU_ISA": "SSE41"}),
         cpu_environment(),
     ]
-    folder = save(tmp_path, *(record(run_id=str(n), environment=each) for n, each in enumerate(environments)))
+    folder = save(
+        tmp_path, *(record(run_id=str(n), environment=environment) for n, environment in enumerate(environments))
+    )
     [sheet] = history_sheets(collect([folder]), "fp16")
     column = next(column for column in sheet.columns if column.heading == "instruction switches")
     assert [column.text(row) for row in sheet.rows] == [

@@ -1,4 +1,4 @@
-"""What a person reads: whole tables, in a terminal and on a forge, whatever the names in them."""
+"""Complete markdown tables, captions and caveats of `compare` and of the run summary."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_five_rounds_show_intervals_and_verdicts(tmp_path):
     )
 
 
-def test_several_cells_show_the_largest_first_and_then_every_one(tmp_path):
+def test_several_cells_have_a_table_of_the_largest_and_of_all(tmp_path):
     def grid(factor: float) -> list:
         return [cell([new / 40 * factor], prompt_tokens=p, new_tokens=new) for p in (3, 26) for new in (50, 100)]
 
@@ -114,8 +114,8 @@ def test_several_cells_show_the_largest_first_and_then_every_one(tmp_path):
     )
 
 
-def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
-    one = record(
+def test_run_summary_has_one_row_per_cell(tmp_path):
+    run_record = record(
         "gptq",
         cell([0.5, 0.51], new_tokens=1, prompt_tokens=3),
         cell([2.0, 2.1, 2.2], flags=("unstable_warmup",)),
@@ -123,7 +123,7 @@ def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
         runtime="compile",
         load=load(weight_bytes=2_666_000_000, quantized_fraction=0.903, notes=("the checkpoint's own config won",)),
     )
-    assert tables.to_markdown(run_blocks(compare_records([one]))) == (
+    assert tables.to_markdown(run_blocks(compare_records([run_record]))) == (
         """\
 - variant: gptq, engine compile
 - model: Qwen/Qwen3-4B (float16)
@@ -148,20 +148,20 @@ Values are medians over the timed runs of one process, ± their sample standard 
     )
 
 
-def test_a_run_that_failed_before_measuring_still_ends_in_words():
+def test_summary_of_a_failed_run_has_the_reason_and_no_table():
     text = tables.to_markdown(run_blocks(compare_records([failed_record("bnb4", "bitsandbytes is not installed")])))
     assert text.startswith("- variant: bnb4, engine eager\n")
     assert "bitsandbytes is not installed" in text
     assert "|" not in text
 
 
-def test_a_failed_variant_has_words_in_the_table_and_its_reason_below(tmp_path):
+def test_failed_variant_has_a_status_and_a_reason(tmp_path):
     text = shown(tmp_path, record("fp16"), failed_record("bnb4", "bitsandbytes is not installed"))
     assert "| bnb4    |    failed |            – |" in text
     assert "- bnb4 at prompt 26, 50 new tokens, batch 1: failed: bitsandbytes is not installed\n" in text
 
 
-def test_where_nothing_was_measured_the_table_says_why(tmp_path):
+def test_table_of_failed_variants_has_their_status(tmp_path):
     text = shown(tmp_path, failed_record("fp16", "no such folder"), failed_record("int8", "no such folder"))
     assert _tables(text) == [
         """\
@@ -172,34 +172,34 @@ def test_where_nothing_was_measured_the_table_says_why(tmp_path):
     ]
 
 
-def test_a_round_that_failed_is_named_below(tmp_path):
+def test_failed_round_is_listed_with_its_reason(tmp_path):
     crash = record("int8", failed_cell("crash", "SIGSEGV (11)"), round_number=3)
     text = shown(tmp_path, *rounds("fp16", [1.0] * 4), *rounds("int8", [1.0] * 3), crash)
     assert "- left out: int8 round 4 at prompt 26, 50 new tokens, batch 1: crashed: SIGSEGV (11)\n" in text
 
 
-def test_rounds_left_out_of_some_cells_name_the_cells(tmp_path):
+def test_excluded_rounds_of_several_cells_are_one_line(tmp_path):
     crashes = [failed_cell("crash", "SIGSEGV (11)", new_tokens=tokens) for tokens in (50, 100)]
     good = [cell(new_tokens=tokens) for tokens in (100, 50)]
-    tries = [record("int8", good[number], crashes[number], round_number=number) for number in (0, 1)]
-    text = shown(tmp_path, *tries)
+    attempts = [record("int8", good[number], crashes[number], round_number=number) for number in (0, 1)]
+    text = shown(tmp_path, *attempts)
     assert text.count("left out") == 1
     assert "- left out: int8 rounds 1 and 2 in 2 cells; the first: crashed: SIGSEGV (11)\n" in text
 
 
-def test_a_round_that_was_measured_again_says_why(tmp_path):
+def test_repeated_round_is_listed_with_its_reason(tmp_path):
     throttled = record("int8", failed_cell("invalid", "throttled by hardware_thermal"), run_id="first try")
     text = shown(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
     assert "- measured again: int8 round 1 at prompt 26, 50 new tokens, batch 1: invalid: throttled by " in text
 
 
-def test_rounds_that_were_measured_again_for_one_reason_are_one_line(tmp_path):
+def test_rounds_repeated_for_one_reason_are_one_line(tmp_path):
     def disturbed(name: str, share: int, number: int) -> Any:
         reason = f"the hypervisor took {share} % of our cores' time meanwhile"
         return record(name, failed_cell("invalid", reason), round_number=number, run_id=f"{name} {number}")
 
-    tries = [disturbed("fp16", 6, 1), disturbed("int8", 3, 0), disturbed("int8", 9, 2)]
-    text = shown(tmp_path, *tries, *rounds("fp16", [1.0] * 3), *rounds("int8", [1.0] * 3))
+    attempts = [disturbed("fp16", 6, 1), disturbed("int8", 3, 0), disturbed("int8", 9, 2)]
+    text = shown(tmp_path, *attempts, *rounds("fp16", [1.0] * 3), *rounds("int8", [1.0] * 3))
     assert (
         "- measured again: int8 rounds 1 and 3 at prompt 26, 50 new tokens, batch 1; fp16 round 2 at prompt 26, 50 new "
         "tokens, batch 1; the first: invalid: the hypervisor took 3 % of our cores' time meanwhile\n" in text
@@ -207,7 +207,7 @@ def test_rounds_that_were_measured_again_for_one_reason_are_one_line(tmp_path):
     assert text.count("- measured again") == 1
 
 
-def test_the_first_table_is_the_largest_cell_that_most_variants_could_do(tmp_path):
+def test_first_table_is_the_largest_cell_of_most_variants(tmp_path):
     def grid(large: GenerationCell) -> list[GenerationCell]:
         return [cell(prompt_tokens=3), cell(prompt_tokens=26), large]
 
@@ -216,7 +216,7 @@ def test_the_first_table_is_the_largest_cell_that_most_variants_could_do(tmp_pat
     assert "**At prompt 26, 50 new tokens, batch 1**" in text
 
 
-def test_clocks_that_differ_are_shown_with_the_variants(tmp_path):
+def test_different_clocks_are_listed_by_variant(tmp_path):
     fast, slow = (cell(conditions=Conditions(samples=9, sm_clock_mhz=clock)) for clock in (1980, 1755))
     text = shown(tmp_path, record("fp16", fast), record("int8", slow))
     assert "- clocks differ at prompt 26, 50 new tokens, batch 1: fp16 1980 MHz, int8 1755 MHz.\n" in text
@@ -224,7 +224,7 @@ def test_clocks_that_differ_are_shown_with_the_variants(tmp_path):
     assert "clocks differ" not in shown(tmp_path / "close", record("fp16", fast), record("int8", close))
 
 
-def test_unfinished_runs_are_said(tmp_path):
+def test_unfinished_runs_are_listed(tmp_path):
     text = shown(
         tmp_path,
         record("fp16", status="running"),
@@ -237,30 +237,30 @@ def test_unfinished_runs_are_said(tmp_path):
     assert "- bnb4, round 1: the run was interrupted: no cell was finished.\n" in text
 
 
-def test_a_forced_table_is_marked_with_what_differs(tmp_path):
+def test_forced_table_begins_with_the_difference(tmp_path):
     text = shown(tmp_path, record("fp16"), record("int8", environment=environment(cpu="EPYC")), force=True)
     assert text.startswith(
         "- **not comparable, forced:** processor is Intel Xeon Platinum 8480 in 1 record and EPYC in 1 record\n"
     )
 
 
-def test_dummy_weights_beside_real_ones_are_named(tmp_path):
+def test_variants_with_dummy_weights_are_named(tmp_path):
     text = shown(tmp_path, record("fp16"), record("int8", model={"load_format": "dummy"}), force=True)
     assert "(float16, some dummy weights)" in text
     assert "- Random weights (load_format dummy) in int8: the time of a dense model was within 1.3 % of " in text
 
 
-def test_variants_of_different_types_are_said(tmp_path):
+def test_variants_of_different_dtypes_are_named(tmp_path):
     text = shown(tmp_path, record("fp16"), record("int4", model={"dtype": "bfloat16"}))
     assert "- Not all variants compute in the same type: float16: fp16; bfloat16: int4.\n" in text
 
 
-def test_files_that_were_left_out_are_said(tmp_path):
+def test_records_of_a_newer_schema_are_listed(tmp_path):
     (tmp_path / "broken.json").write_text('{"schema_version": 9}')
     assert "schema 9 is newer than this benchmarker's 2; upgrade benchmarker\n" in shown(tmp_path, record("fp16"))
 
 
-def test_small_models_are_in_mib_and_the_cpu_has_the_growth_of_resident_memory(tmp_path):
+def test_small_model_on_cpu_has_resident_growth_in_mib(tmp_path):
     memory = {"peak_allocated_bytes": None, "peak_resident_bytes": 2**30, "resident_growth_bytes": 23 * 2**20}
     small = cell().model_copy(update={"memory": cell().memory.model_copy(update=memory)})
     text = shown(tmp_path, record("fp16", small, environment=cpu_environment(), load=load(weight_bytes=5_770_000)))
@@ -271,11 +271,11 @@ def test_small_models_are_in_mib_and_the_cpu_has_the_growth_of_resident_memory(t
     assert "- device: Intel Xeon (16 threads)\n" in text
 
 
-def test_setup_is_a_column_where_something_was_set_up(tmp_path):
-    proof = EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=37.25)
-    compiled = record("fp16", name="compiled", runtime="compile").model_copy(update={"engine": proof})
-    [found] = _tables(shown(tmp_path, record("fp16"), compiled))
-    headings, _, plain, with_setup = found.splitlines()
+def test_setup_column_appears_with_a_setup_time(tmp_path):
+    engine = EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=37.25)
+    compiled = record("fp16", name="compiled", runtime="compile").model_copy(update={"engine": engine})
+    [table] = _tables(shown(tmp_path, record("fp16"), compiled))
+    headings, _, plain, with_setup = table.splitlines()
     assert (headings.split("|")[-2].strip(), plain.split("|")[-2].strip(), with_setup.split("|")[-2].strip()) == (
         "setup s",
         "–",
@@ -283,13 +283,13 @@ def test_setup_is_a_column_where_something_was_set_up(tmp_path):
     )
 
 
-def test_a_notebook_shows_the_tables(tmp_path):
+def test_notebook_representation_is_the_markdown(tmp_path):
     comparison = compare([save(tmp_path, record("fp16"))])
     assert comparison._repr_markdown_() == to_markdown(comparison)
     (path, *_) = sorted(tmp_path.glob("*.json"))
-    shown = benchmarker.read_record(path)
-    assert shown.model_dump() == read_record(path).model_dump()
-    assert shown._repr_markdown_() == tables.to_markdown(run_blocks(compare_records([read_record(path)])))
+    loaded = benchmarker.read_record(path)
+    assert loaded.model_dump() == read_record(path).model_dump()
+    assert loaded._repr_markdown_() == tables.to_markdown(run_blocks(compare_records([read_record(path)])))
 
 
 def _tables(text: str) -> list[str]:
@@ -297,29 +297,31 @@ def _tables(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("caches", "is_said"),
+    ("caches", "has_caveat"),
     [(("cold", "warm", "warm"), True), (("cold", "cold", "warm"), False), (("cold", "warm"), False)],
 )
-def test_rounds_that_share_one_tuning_say_so(tmp_path: Path, caches: tuple[str, ...], is_said: bool) -> None:
-    made = rounds("gptq", [1.4] * len(caches), name="gptq-compile", runtime="compile")
+def test_rounds_of_one_compilation_have_a_caveat(tmp_path: Path, caches: tuple[str, ...], has_caveat: bool) -> None:
+    compiled_rounds = rounds("gptq", [1.4] * len(caches), name="gptq-compile", runtime="compile")
     facts = EngineFacts(name="compile", tokens_read="end", kv_cache="static", compiled="layer")
     save(
         tmp_path,
         *(
-            one.model_copy(update={"engine": facts.model_copy(update={"setup_cache": cache})})
-            for one, cache in zip(made, caches, strict=True)
+            run_record.model_copy(update={"engine": facts.model_copy(update={"setup_cache": cache})})
+            for run_record, cache in zip(compiled_rounds, caches, strict=True)
         ),
     )
-    said = "- gptq-compile: all processes ran the kernels of one compilation."
-    assert (said in to_markdown(compare([tmp_path]))) == is_said
+    caveat = "- gptq-compile: all processes ran the kernels of one compilation."
+    assert (caveat in to_markdown(compare([tmp_path]))) == has_caveat
 
 
-def test_records_of_two_sweeps_and_two_commits_are_not_taken_together_without_a_word(tmp_path: Path) -> None:
+def test_merged_sweeps_and_commits_have_a_caveat(tmp_path: Path) -> None:
     first, second = rounds("int8", [1.0, 1.1], name="int8")
     commits = "ce2f25e0000", "ce2f25e0000+changes"
-    for one, sweep, commit in zip((first, second), ("2026-11-22T09:00", "2026-11-23T09:00"), commits, strict=True):
-        environment = one.environment.model_copy(update={"commit": commit})
-        save(tmp_path / commit, one.model_copy(update={"sweep": sweep, "environment": environment}))
+    for run_record, sweep, commit in zip(
+        (first, second), ("2026-11-22T09:00", "2026-11-23T09:00"), commits, strict=True
+    ):
+        environment = run_record.environment.model_copy(update={"commit": commit})
+        save(tmp_path / commit, run_record.model_copy(update={"sweep": sweep, "environment": environment}))
     text = to_markdown(compare([tmp_path]))
     assert "- 2 versions of benchmarker: ce2f25e ran int8; ce2f25e+changes ran int8." in text
     assert "- int8: rows merge 2 sweeps: 2026-11-22T09:00, 2026-11-23T09:00." in text
@@ -328,30 +330,32 @@ def test_records_of_two_sweeps_and_two_commits_are_not_taken_together_without_a_
     assert "taken together" not in alone
 
 
-def test_disturbed_and_invalid_rows_are_the_first_caveats(tmp_path):
-    why = "other programs took {} % of our cores' time meanwhile"
+def test_caveats_begin_with_disturbed_and_invalid_rows(tmp_path):
+    reason = "other programs took {} % of our cores' time meanwhile"
     fp16 = record("fp16", cell(flags=("disturbed",)), model={"load_format": "dummy"})
-    text = shown(tmp_path, fp16, *(lost(name, why.format(share)) for name, share in (("int8", 15), ("gptq", 31))))
+    text = shown(
+        tmp_path, fp16, *(disturbed_record(name, reason.format(share)) for name, share in (("int8", 15), ("gptq", 31)))
+    )
     _, _, after_header = text.partition("- measured: ")
     first, second, third = [line for line in after_header.splitlines() if line.startswith("- ")][:3]
     assert first.startswith("- disturbed: other programs used the same cores during the measurement")
-    assert second == f"- int8, gptq at prompt 26, 50 new tokens, batch 1: invalid: {why.format(15)} (the first of 2)"
+    assert second == f"- int8, gptq at prompt 26, 50 new tokens, batch 1: invalid: {reason.format(15)} (the first of 2)"
     assert third.startswith("- Random weights")
 
 
-def test_every_cell_that_failed_for_a_similar_reason_is_counted(tmp_path):
-    whys = {tokens: f"the board was throttled to {tokens} MHz" for tokens in (50, 100, 200)}
-    cells = [failed_cell("invalid", why, new_tokens=tokens) for tokens, why in whys.items()]
+def test_cells_that_failed_for_similar_reasons_are_counted(tmp_path):
+    reasons = {tokens: f"the board was throttled to {tokens} MHz" for tokens in (50, 100, 200)}
+    cells = [failed_cell("invalid", reason, new_tokens=tokens) for tokens, reason in reasons.items()]
     text = shown(tmp_path, record("fp16", cell()), record("int8", *cells))
-    assert f"- int8 in 3 cells: invalid: {whys[50]} (the first of 3)" in text.splitlines()
+    assert f"- int8 in 3 cells: invalid: {reasons[50]} (the first of 3)" in text.splitlines()
 
 
-def lost(name: str, why: str) -> GenerationRecord:
-    lost_cell = failed_cell("invalid", why).model_copy(update={"error_kind": "disturbed"})
-    return record(name, lost_cell, model={"load_format": "dummy"})
+def disturbed_record(name: str, reason: str) -> GenerationRecord:
+    disturbed_cell = failed_cell("invalid", reason).model_copy(update={"error_kind": "disturbed"})
+    return record(name, disturbed_cell, model={"load_format": "dummy"})
 
 
-def test_checkpoints_with_different_tokenizers_are_a_caveat(tmp_path):
+def test_different_tokenizers_have_a_caveat(tmp_path):
     plain, other = ({"tokenizer_sha256": name, "chat_template_sha256": "c"} for name in ("a", "b"))
     three = [record("fp16", model=plain), record("int8", model=other), record("gptq", model=plain)]
     line = "The checkpoints have different tokenizers: fp16, gptq; int8. Their texts and quality differ by it."

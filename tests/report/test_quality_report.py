@@ -1,4 +1,4 @@
-"""What a reader of a comparison sees of quality, and how a sweep measures it: no torch in any of this."""
+"""Quality in tables, captions and JSON rows, and its measurement by a sweep of fake workers, without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarker.report.answer import recommendation_blocks
 from benchmarker.report.compare import brief, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.quality import Quality, TaskResult, quality_line
-from benchmarker.workloads.generation import generation_quality as judging
+from benchmarker.workloads.generation import generation_quality
 from benchmarker.workloads.generation.reading.baseline import greedy_tokens_in_common
 from tests import records
 from tests.faults.stage import Stage
@@ -28,8 +28,8 @@ from tests.jobs import job_of
 from tests.records import compare_records
 
 
-def judged() -> str:
-    """Four variants: the baseline, an int8 form that is as good, one in 4 bits, and one that was not judged."""
+def quality_page() -> str:
+    """Return the page of a baseline, an equally good int8, a 4-bit variant and one without quality."""
     return to_markdown(
         compare_records(
             [
@@ -42,9 +42,9 @@ def judged() -> str:
     )
 
 
-def test_quality_stands_in_a_table_of_its_own() -> None:
-    said = judged()
-    table = said[said.index("**Quality**") :].split("\n\n")[1]
+def test_quality_has_a_separate_table() -> None:
+    output = quality_page()
+    table = output[output.index("**Quality**") :].split("\n\n")[1]
     assert [" ".join(line.split()) for line in table.splitlines() if "---" not in line] == [
         "| variant | perplexity | change | KL divergence | median | 90 % | 99 % | max | same top | RMS Δp |",
         "| fp16 | 12.98 | baseline | – | – | – | – | – | – | – |",
@@ -55,19 +55,21 @@ def test_quality_stands_in_a_table_of_its_own() -> None:
     ]
 
 
-WRONG = "its perplexity 9000 is over 10 times that of fp16 of Qwen/Qwen3-4B in float16 (12.98): its output is wrong"
+WRONG_OUTPUT = (
+    "its perplexity 9000 is over 10 times that of fp16 of Qwen/Qwen3-4B in float16 (12.98): its output is wrong"
+)
 
 
-def test_a_variant_whose_quality_failed_has_a_reason_in_place_of_a_speed() -> None:
-    wrong, *others = records.rounds("int8", [0.5, 0.5, 0.5])
-    wrong = wrong.model_copy(update={"quality": records.failed_quality()})
-    results = compare_records([*records.rounds("fp16", [1.0, 1.0, 1.0]), wrong, *others])
+def test_variant_whose_quality_failed_has_a_reason_and_no_speed() -> None:
+    invalid_record, *others = records.rounds("int8", [0.5, 0.5, 0.5])
+    invalid_record = invalid_record.model_copy(update={"quality": records.failed_quality()})
+    results = compare_records([*records.rounds("fp16", [1.0, 1.0, 1.0]), invalid_record, *others])
     row = next(row for row in results.rows if row.variant == "int8")
-    assert (row.status, row.reason, row.pace, row.speed_up) == ("invalid", WRONG, None, None)
+    assert (row.status, row.reason, row.pace, row.speed_up) == ("invalid", WRONG_OUTPUT, None, None)
     page = to_markdown(results)
-    assert f"invalid: {WRONG}" in page
+    assert f"invalid: {WRONG_OUTPUT}" in page
     assert "int8 is faster" not in page
-    assert next(each.why for each in results.explained if each.variant == "int8") == WRONG
+    assert next(explanation.why for explanation in results.explained if explanation.variant == "int8") == WRONG_OUTPUT
 
 
 @pytest.mark.parametrize(
@@ -78,42 +80,42 @@ def test_a_variant_whose_quality_failed_has_a_reason_in_place_of_a_speed() -> No
         ({"no_quality": records.missing("logits that are not finite", "wrong_result")}, "invalid"),
     ],
 )
-def test_only_a_failed_quality_check_withholds_the_speed(fields: dict[str, Any], status: str) -> None:
+def test_only_a_wrong_result_withholds_the_speed(fields: dict[str, Any], status: str) -> None:
     results = compare_records([records.record("fp16"), records.record("int8", **fields)])
     assert [row.status for row in results.rows] == ["ok", status]
 
 
-def test_the_page_has_the_same_table_and_caption() -> None:
+def test_report_has_the_quality_table_and_caption() -> None:
     page = to_html(compare_records([records.record("fp16"), records.record("gptq", quality=records.quality())]), ())
     assert "0.0281 ± 0.0009" in page
     assert "Quality on 2,048 tokens of benchmarker evaluation.txt" in page
 
 
-def test_the_text_the_baseline_and_the_noise_are_named_under_the_table() -> None:
-    said = judged()
+def test_quality_caption_names_text_baseline_and_noise() -> None:
+    output = quality_page()
     assert (
         "Quality on 2,048 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 289, the first 256 "
         "only read), each variant against fp16 of Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of "
         "another text, not of another quantizing of the same weights."
-    ) in said
+    ) in output
     assert (
         "Noise floor: 1.00e-06, the baseline's divergence from itself, run twice; a divergence that is not above it is "
         "indistinguishable."
-    ) in said
-    assert "lower bounds" not in said
+    ) in output
+    assert "lower bounds" not in output
 
 
-def test_divergences_over_the_likeliest_tokens_are_called_lower_bounds() -> None:
-    said = to_markdown(
+def test_top_k_divergences_are_called_lower_bounds() -> None:
+    output = to_markdown(
         compare_records(
             [records.record("fp16"), records.record("gptq", quality=records.quality(top_k=100))],
         )
     )
-    assert "Divergences of gptq are lower bounds: only the 100 likeliest tokens were kept." in said
+    assert "Divergences of gptq are lower bounds: only the 100 likeliest tokens were kept." in output
 
 
-def judged_apart(**other: Any) -> Results:
-    """A baseline, a form that was judged beside it, and one that was judged otherwise."""
+def with_other_quality(**other: Any) -> Results:
+    """Return a baseline and int8 with equal quality settings, and gptq with other ones."""
     return compare_records(
         [
             records.record("fp16", quality=records.baseline_quality()),
@@ -123,9 +125,9 @@ def judged_apart(**other: Any) -> Results:
     )
 
 
-def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> None:
-    results = judged_apart(text="mine.txt", text_sha256="ef" * 32, perplexity=3.1)
-    said = to_markdown(results)
+def test_quality_on_different_texts_is_not_compared() -> None:
+    results = with_other_quality(text="mine.txt", text_sha256="ef" * 32, perplexity=3.1)
+    output = to_markdown(results)
     assert (
         "Quality of fp16 and int8 on 2,048 tokens of benchmarker evaluation.txt (sha256 cdcdcdcdcdcd; windows of 289, "
         "the first 256 only read), each variant against fp16 of Qwen/Qwen3-4B in float16; of gptq on 2,048 tokens of "
@@ -133,48 +135,49 @@ def test_different_texts_are_named_with_their_variants_and_do_not_compare() -> N
         "Qwen/Qwen3-4B in float16; ± is a standard error over the windows: of another text, not of "
         "another quantizing of the same weights. Perplexities and divergences on different "
         "texts, or parts of one, do not compare: the first table and budgets leave out those of gptq."
-    ) in said
+    ) in output
     gptq = results.rows[2]
     assert (gptq.perplexity, gptq.kl_divergence, gptq.top1_agreement) == (None, None, None)
     assert to_rows(results)[2]["perplexity"] == 3.1
 
 
 @pytest.mark.parametrize("budget", ["perplexity<14", "kld<0.05", "top1>90%"])
-def test_a_budget_does_not_hold_different_texts_against_each_other(budget: str) -> None:
-    found = recommend(judged_apart(text_sha256="ef" * 32, perplexity=3.1), budget)
-    assert [one.checks[0].fit for one in found.candidates if one.row.variant != "fp16"] == ["fits", "unknown"]
-    assert "gptq on the eager engine is not known to fit" in tables.to_markdown(recommendation_blocks(found))
+def test_budget_does_not_compare_quality_on_different_texts(budget: str) -> None:
+    recommendation = recommend(with_other_quality(text_sha256="ef" * 32, perplexity=3.1), budget)
+    candidates = [candidate for candidate in recommendation.candidates if candidate.row.variant != "fp16"]
+    assert [candidate.checks[0].fit for candidate in candidates] == ["fits", "unknown"]
+    assert "gptq on the eager engine is not known to fit" in tables.to_markdown(recommendation_blocks(recommendation))
 
 
-def test_divergences_over_fewer_tokens_do_not_compare_and_perplexities_do() -> None:
-    results = judged_apart(top_k=100)
+def test_top_k_divergences_are_not_compared_with_full_ones() -> None:
+    results = with_other_quality(top_k=100)
     assert [(row.perplexity, row.kl_divergence) for row in results.rows[1:]] == [(13.2, 0.0281), (13.2, None)]
-    said = to_markdown(results)
+    output = to_markdown(results)
     assert (
         "Divergences over different numbers of tokens do not compare: the first table and budgets leave out those of "
         "gptq."
-    ) in said
-    assert "Divergences of gptq are lower bounds: only the 100 likeliest tokens were kept." in said
+    ) in output
+    assert "Divergences of gptq are lower bounds: only the 100 likeliest tokens were kept." in output
 
 
-def test_each_row_is_held_against_its_own_noise() -> None:
+def test_each_row_has_its_own_noise_floor() -> None:
     rows = [
         records.record("int8", quality=records.quality(kl=2e-6)),
         records.record("gptq", quality=records.quality(kl=2e-6, noise=3e-6)),
     ]
-    said = to_markdown(compare_records([records.record("fp16"), *rows]))
+    output = to_markdown(compare_records([records.record("fp16"), *rows]))
     assert (
         "Noise floor: 1.00e-06 to 3.00e-06, the baseline's divergence from itself, run twice; a divergence that is not "
         "above it is indistinguishable."
-    ) in said
+    ) in output
 
 
-def test_the_noise_floor_is_that_of_the_unquantized_step_in_the_same_engine() -> None:
+def test_noise_floor_is_that_of_fp16_in_the_same_engine() -> None:
     variants = [
-        records.record("fp16", quality=by_its_step(0.0002, is_baseline=True)),
-        records.record("fp16", name="fp16-compile", runtime="compile", quality=by_its_step(0.0004, is_baseline=True)),
-        records.record("int8", quality=by_its_step(0.0003)),
-        records.record("int8", name="int8-compile", runtime="compile", quality=by_its_step(0.0003)),
+        records.record("fp16", quality=step_quality(0.0002, is_baseline=True)),
+        records.record("fp16", name="fp16-compile", runtime="compile", quality=step_quality(0.0004, is_baseline=True)),
+        records.record("int8", quality=step_quality(0.0003)),
+        records.record("int8", name="int8-compile", runtime="compile", quality=step_quality(0.0003)),
     ]
     results = compare_records(variants)
     assert [row.quality.noise.kl_mean for row in results.rows] == [0.0002, 0.0004, 0.0002, 0.0004]
@@ -188,7 +191,7 @@ def test_the_noise_floor_is_that_of_the_unquantized_step_in_the_same_engine() ->
     )
 
 
-def test_a_program_gets_the_numbers_and_null_where_there_is_none() -> None:
+def test_json_rows_without_quality_have_null() -> None:
     rows = to_rows(
         compare_records([records.record("fp16"), records.record("gptq", quality=records.quality(perplexity=13.2))])
     )
@@ -198,7 +201,7 @@ def test_a_program_gets_the_numbers_and_null_where_there_is_none() -> None:
     ]
 
 
-def test_a_program_gets_the_errors_the_tail_and_the_noise_of_what_was_judged() -> None:
+def test_json_row_has_errors_tails_and_noise_of_the_quality() -> None:
     _, row = to_rows(compare_records([records.record("fp16"), records.record("gptq", quality=records.quality())]))
     assert {key: row[key] for key in row if key.startswith(("kl_", "ln_", "text_", "quality_"))} == {
         "kl_divergence": 0.0281,
@@ -218,14 +221,14 @@ def test_a_program_gets_the_errors_the_tail_and_the_noise_of_what_was_judged() -
     }
 
 
-def test_a_comparison_without_quality_has_no_word_of_it() -> None:
-    said = to_markdown(compare_records([records.record("fp16"), records.record("int8")]))
-    assert "uality" not in said
-    assert "perplexity" not in said
+def test_comparison_without_quality_does_not_mention_it() -> None:
+    output = to_markdown(compare_records([records.record("fp16"), records.record("int8")]))
+    assert "uality" not in output
+    assert "perplexity" not in output
 
 
-def test_where_a_variants_text_leaves_the_baselines_is_said_once() -> None:
-    said = to_markdown(
+def test_first_different_token_of_the_timed_text_is_printed() -> None:
+    output = to_markdown(
         compare_records(
             [
                 records.record("fp16", records.cell(first_tokens=(5, 6, 7, 8))),
@@ -237,13 +240,13 @@ def test_where_a_variants_text_leaves_the_baselines_is_said_once() -> None:
     assert (
         "- Timed text, relative to fp16's (information, not a score): int8 the same for all 4 tokens, "
         "gptq differs from token 3 on."
-    ) in said
+    ) in output
 
 
-def test_random_weights_write_no_text_that_could_be_left() -> None:
+def test_dummy_weights_have_no_comparison_of_timed_text() -> None:
     dummy = {"load_format": "dummy"}
-    said = to_markdown(compare_records([records.record("fp16", model=dummy), records.record("int8", model=dummy)]))
-    assert "Timed text" not in said
+    output = to_markdown(compare_records([records.record("fp16", model=dummy), records.record("int8", model=dummy)]))
+    assert "Timed text" not in output
 
 
 def test_tokens_in_common_end_at_the_first_difference() -> None:
@@ -252,7 +255,7 @@ def test_tokens_in_common_end_at_the_first_difference() -> None:
     assert greedy_tokens_in_common((9, 2, 3), (1, 2, 3)) == 0
 
 
-def test_the_end_of_a_run_says_it_in_one_line() -> None:
+def test_quality_line_of_a_run() -> None:
     assert quality_line(records.quality()) == (
         "quality: perplexity 13.20, +1.72 ± 0.21 % against fp16 of Qwen/Qwen3-4B in float16 (12.98), "
         "KL divergence 0.0281 ± 0.0009, median 0.014, 99 % 0.141, same top token 91.4 %, "
@@ -261,58 +264,58 @@ def test_the_end_of_a_run_says_it_in_one_line() -> None:
     assert quality_line(records.baseline_quality()) == "quality: perplexity 12.98, noise floor 1.00e-06, 31.0 s"
 
 
-def test_a_quality_that_failed_is_a_line_under_the_table() -> None:
-    said = to_markdown(
+def test_failed_quality_is_listed_below_the_table() -> None:
+    output = to_markdown(
         compare_records([records.record("fp16"), records.record("int8", no_quality=records.missing("no room for it"))])
     )
-    assert "- int8: no quality: no room for it" in said
+    assert "- int8: no quality: no room for it" in output
 
 
-def test_a_sweep_judges_each_form_once_after_its_rounds_in_a_process_that_times_nothing(tmp_path: Path) -> None:
-    # Both fakes are fp16, so that they are one form.
+def test_sweep_measures_quality_once_per_format_after_the_rounds(tmp_path: Path) -> None:
+    # Both variants are fp16, so that their quality is measured once.
     stage = Stage(tmp_path, variants=["a", "b"], rounds=2)
     assert stage.sweep("--quality", "quick") == []
     assert stage.printed.count("[quality 1/1]") == 1
     assert stage.printed.index("[quality 1/1] a, b") > stage.printed.index("[round 2/2")
-    found = {(one.variant.name, one.round): one.quality for one in stage.records()}
-    assert [key for key, quality in found.items() if quality] == [("a", 1), ("b", 1)]
+    qualities = {(run_record.variant.name, run_record.round): run_record.quality for run_record in stage.records()}
+    assert [key for key, quality in qualities.items() if quality] == [("a", 1), ("b", 1)]
     assert not list(stage.results.glob(".*quality*"))
     assert "KL" in stage.printed
 
 
 @pytest.fixture
-def judged_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A sweep whose fakes were judged on the shipped text."""
-    made = records.quality(text_sha256=read_text(None).sha256)
-    monkeypatch.setattr(records, "quality", lambda **fields: made.model_copy(update=fields))
+def stage_with_quality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Return a finished sweep with quality on the shipped text."""
+    base_quality = records.quality(text_sha256=read_text(None).sha256)
+    monkeypatch.setattr(records, "quality", lambda **fields: base_quality.model_copy(update=fields))
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--quality", "quick")
     return stage
 
 
-def test_a_sweep_that_goes_on_judges_nothing_twice(judged_stage: Stage) -> None:
-    judged_stage.sweep("--quality", "quick", resume=True)
-    assert "[quality" not in judged_stage.printed
-    judged_stage.sweep("--quality", "full", resume=True)
-    assert "[quality 1/1] a" in judged_stage.printed
+def test_resumed_sweep_does_not_repeat_quality(stage_with_quality: Stage) -> None:
+    stage_with_quality.sweep("--quality", "quick", resume=True)
+    assert "[quality" not in stage_with_quality.printed
+    stage_with_quality.sweep("--quality", "full", resume=True)
+    assert "[quality 1/1] a" in stage_with_quality.printed
 
 
-def test_a_sweep_that_goes_on_with_more_rounds_judges_nothing_twice(judged_stage: Stage) -> None:
-    judged_stage.sweep("--quality", "quick", resume=True, rounds=3)
-    assert len(judged_stage.records()) == 3
-    assert "[quality" not in judged_stage.printed
+def test_resumed_sweep_with_more_rounds_does_not_repeat_quality(stage_with_quality: Stage) -> None:
+    stage_with_quality.sweep("--quality", "quick", resume=True, rounds=3)
+    assert len(stage_with_quality.records()) == 3
+    assert "[quality" not in stage_with_quality.printed
 
 
 @pytest.mark.parametrize("option", ["--eval-text", "--quality-topk", "--quality-baseline"])
-def test_a_sweep_that_goes_on_with_another_question_judges_again(judged_stage: Stage, option: str) -> None:
-    mine = judged_stage.home / "mine.txt"
+def test_resumed_sweep_with_other_quality_options_repeats_quality(stage_with_quality: Stage, option: str) -> None:
+    mine = stage_with_quality.home / "mine.txt"
     mine.write_text("Another text. " * 100)
     value = {"--eval-text": str(mine), "--quality-topk": "100", "--quality-baseline": "another/model"}[option]
-    judged_stage.sweep("--quality", "quick", option, value, resume=True)
-    assert "[quality 1/1] a" in judged_stage.printed
+    stage_with_quality.sweep("--quality", "quick", option, value, resume=True)
+    assert "[quality 1/1] a" in stage_with_quality.printed
 
 
-def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() -> None:
+def test_tasks_are_repeated_for_new_tasks_or_a_larger_limit() -> None:
     answers = TaskResult(
         task="arc_easy",
         version="1",
@@ -325,25 +328,27 @@ def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() ->
     )
     record = records.record(tasks=(answers,))
 
-    def is_judged(*tasks: str, limit: int | None) -> bool:
-        return judging.GenerationJudging().is_done(record, job_of(quality={"tasks": list(tasks), "task_limit": limit}))
+    def is_done(*tasks: str, limit: int | None) -> bool:
+        return generation_quality.GenerationJudging().is_done(
+            record, job_of(quality={"tasks": list(tasks), "task_limit": limit})
+        )
 
-    assert is_judged("arc_easy", limit=9)
-    assert not is_judged("arc_easy", limit=None)
-    assert not is_judged("hellaswag", limit=9)
-    assert not is_judged("arc_easy", "hellaswag", limit=9)
+    assert is_done("arc_easy", limit=9)
+    assert not is_done("arc_easy", limit=None)
+    assert not is_done("hellaswag", limit=9)
+    assert not is_done("arc_easy", "hellaswag", limit=9)
 
 
-def test_a_measurement_that_fails_the_second_time_costs_nothing(judged_stage: Stage) -> None:
-    judged_stage.faults = [{"variant": "a", "at": "quality", "do": "SIGKILL"}]
-    assert judged_stage.sweep("--quality", "full", resume=True) == ["a, quality"]
-    (record,) = judged_stage.records()
+def test_failed_repetition_keeps_the_earlier_quality(stage_with_quality: Stage) -> None:
+    stage_with_quality.faults = [{"variant": "a", "at": "quality", "do": "SIGKILL"}]
+    assert stage_with_quality.sweep("--quality", "full", resume=True) == ["a, quality"]
+    (record,) = stage_with_quality.records()
     assert record.quality is not None
     assert record.no_quality
 
 
-def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "require", lambda *_: None)
+def test_failed_tasks_are_not_reported_as_failed_quality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_quality, "require", lambda *_: None)
     stage = Stage(tmp_path, variants=["a"], faults=[{"variant": "a", "at": "quality", "do": "error"}])
     assert stage.sweep("--tasks", "arc_easy") == ["a, tasks"]
     (record,) = stage.records()
@@ -361,7 +366,7 @@ def test_tasks_that_fail_are_not_reported_as_lost_quality(tmp_path: Path, monkey
         (b"too short", "9 bytes, which is less than one window of 289 tokens; give a text of at least a few kB"),
     ],
 )
-def test_a_sweep_refuses_a_text_that_will_not_do_before_it_times_anything(
+def test_sweep_refuses_an_invalid_text_before_measuring(
     tmp_path: Path, content: bytes | None, message: str, dry_run: bool
 ) -> None:
     path = tmp_path / "text.txt"
@@ -374,7 +379,7 @@ def test_a_sweep_refuses_a_text_that_will_not_do_before_it_times_anything(
     assert not stage.results.exists()
 
 
-def test_a_sweep_refuses_what_needs_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_refuses_options_that_require_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "installed_version", lambda _: None)
     with pytest.raises(MissingLibraryError, match="the library 'lm_eval' is not installed"):
         Stage(tmp_path).sweep("--tasks", "arc_easy")
@@ -383,7 +388,7 @@ def test_a_sweep_refuses_what_needs_a_missing_library(tmp_path: Path, monkeypatc
         Stage(tmp_path).sweep("--quality", "quick", "--eval-text", "some:data:test")
 
 
-def test_the_options_of_quality_change_nothing_about_what_was_timed(tmp_path: Path) -> None:
+def test_adding_quality_keeps_the_timed_cells(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep()
     stage.sweep("--quality", "quick", resume=True)
@@ -391,9 +396,9 @@ def test_the_options_of_quality_change_nothing_about_what_was_timed(tmp_path: Pa
     assert stage.records()[0].quality is not None
 
 
-@pytest.mark.parametrize("deed", ["SIGKILL", "exit", "error"])
-def test_a_process_that_dies_while_judging_costs_the_quality_and_no_time(tmp_path: Path, deed: str) -> None:
-    stage = Stage(tmp_path, variants=["a"], faults=[{"variant": "a", "at": "quality", "do": deed}])
+@pytest.mark.parametrize("fault", ["SIGKILL", "exit", "error"])
+def test_crash_during_quality_keeps_the_timed_cells(tmp_path: Path, fault: str) -> None:
+    stage = Stage(tmp_path, variants=["a"], faults=[{"variant": "a", "at": "quality", "do": fault}])
     assert stage.sweep("--quality", "quick") == ["a, quality"]
     (record,) = stage.records()
     assert [cell.status for cell in record.cells] == ["ok", "ok"]
@@ -403,35 +408,35 @@ def test_a_process_that_dies_while_judging_costs_the_quality_and_no_time(tmp_pat
     assert not list(stage.results.glob(".*quality*"))
 
 
-def test_the_plan_says_that_quality_comes_last(tmp_path: Path) -> None:
+def test_plan_lists_quality_last(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--quality", "full", dry_run=True)
     assert "  then quality (full), once for each quantization" in stage.printed
 
 
-def by_its_step(kl: float, **fields: Any) -> Quality:
-    """As runs of today measure it."""
-    made = records.quality(kl=kl, path="step", **fields)
-    against = made.against.model_copy(update={"kl_999": 0.9, "change_low": -0.312, "change_high": 0.18})
-    return made.model_copy(update={"against": against})
+def step_quality(kl: float, **fields: Any) -> Quality:
+    """Return quality as scored by the decode step."""
+    base_quality = records.quality(kl=kl, path="step", **fields)
+    against = base_quality.against.model_copy(update={"kl_999": 0.9, "change_low": -0.312, "change_high": 0.18})
+    return base_quality.model_copy(update={"against": against})
 
 
-def test_tails_and_the_path_that_was_scored_stand_beside_the_mean() -> None:
-    plain = records.record("fp16").model_copy(update={"quality": by_its_step(0.0002, is_baseline=True)})
-    said = to_markdown(
-        compare_records([plain, records.record("gptq").model_copy(update={"quality": by_its_step(0.02)})])
+def test_quality_table_has_tails_and_the_scored_path() -> None:
+    fp16 = records.record("fp16").model_copy(update={"quality": step_quality(0.0002, is_baseline=True)})
+    output = to_markdown(
+        compare_records([fp16, records.record("gptq").model_copy(update={"quality": step_quality(0.02)})])
     )
-    assert "| same top | RMS Δp | Δp 0.1 % | Δp 99.9 % |" in said
-    assert "-31.2 % |" in said
-    assert "+18.0 % |" in said
-    assert "Each was scored by the decode step that is timed, one token at a time." in said
-    assert ["fp16", "13.20", "baseline", "–"] in [re.split(" *[|] *", line)[1:5] for line in said.splitlines()]
-    assert "Noise floor: 0.0002, the baseline's divergence from itself, by its own decode step;" in said
-    assert "Silent zone" not in said
+    assert "| same top | RMS Δp | Δp 0.1 % | Δp 99.9 % |" in output
+    assert "-31.2 % |" in output
+    assert "+18.0 % |" in output
+    assert "Each was scored by the decode step that is timed, one token at a time." in output
+    assert ["fp16", "13.20", "baseline", "–"] in [re.split(" *[|] *", line)[1:5] for line in output.splitlines()]
+    assert "Noise floor: 0.0002, the baseline's divergence from itself, by its own decode step;" in output
+    assert "Silent zone" not in output
 
 
-def test_a_prefill_is_never_merged_with_steps() -> None:
-    variants = {"fp16": by_its_step(0.0002, is_baseline=True), "awq": records.quality(path="prefill", top_k=100)}
+def test_quality_of_prefill_and_steps_is_not_compared() -> None:
+    variants = {"fp16": step_quality(0.0002, is_baseline=True), "awq": records.quality(path="prefill", top_k=100)}
     compared = compare_records(
         [records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()]
     )
@@ -441,13 +446,13 @@ def test_a_prefill_is_never_merged_with_steps() -> None:
     assert "Of awq the numbers are of its prefill, which is all that the engine tells" in to_markdown(compared)
 
 
-def test_forms_that_hardly_differ_are_not_ranked_by_their_divergence() -> None:
-    variants = {"fp16": by_its_step(0.0002, is_baseline=True), "int8": by_its_step(0.0004), "bnb4": by_its_step(0.02)}
-    variants["int8 again"] = by_its_step(0.0004)
-    said = to_markdown(
+def test_small_divergences_are_not_ranked() -> None:
+    variants = {"fp16": step_quality(0.0002, is_baseline=True), "bnb4": step_quality(0.02)}
+    variants |= {name: step_quality(0.0004) for name in ("int8", "int8 again")}
+    output = to_markdown(
         compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()])
     )
     assert (
         "Silent zone: below 0.01 nats a divergence does not say which form is better, only that little moved: int8 and "
-        "int8 again are not ranked by it; use tasks." in said
+        "int8 again are not ranked by it; use tasks." in output
     )

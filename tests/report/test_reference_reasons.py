@@ -1,4 +1,4 @@
-"""Every profiled variant of results/reference has a reason for its time, and every other says what it lacks."""
+"""`explain` on the reference records: a bound for each profiled variant, a reason for each without a profile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def profiled(folder: str) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_profiled_variant_has_a_reason_and_any_other_says_what_it_lacks(folder):
+def test_profiled_reference_variants_have_a_bound(folder):
     rows = explained(folder)
     assert profiled(folder) <= rows.keys()
     for name, row in rows.items():

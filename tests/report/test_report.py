@@ -1,4 +1,4 @@
-"""The page: the numbers of `compare`, every caveat, one file, and names that do nothing."""
+"""The HTML report: tables and caveats of `compare`, answer, charts, escaping and size."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def page(comparison: Comparison) -> str:
     return to_html(comparison, charts_of(comparison))
 
 
-def everything(folder: Path, name: str = "int8") -> Comparison:
-    """Two variants with all that a record may hold."""
-    seen = Conditions(samples=20, sm_clock_mhz=1980, temperature_c=61, power_w=310.5)
+def full_comparison(folder: Path, name: str = "int8") -> Comparison:
+    """Return two variants whose records have every optional part."""
+    conditions = Conditions(samples=20, sm_clock_mhz=1980, temperature_c=61, power_w=310.5)
     cells = [
-        cell(conditions=seen, timed_at=(1e9, 1e9 + 7)),
-        cell([2.8, 2.9, 2.7, 2.8, 2.8], new_tokens=100, conditions=seen, timed_at=(1e9 + 8, 1e9 + 20)),
+        cell(conditions=conditions, timed_at=(1e9, 1e9 + 7)),
+        cell([2.8, 2.9, 2.7, 2.8, 2.8], new_tokens=100, conditions=conditions, timed_at=(1e9 + 8, 1e9 + 20)),
     ]
     return compared(
         folder,
@@ -75,17 +75,17 @@ def everything(folder: Path, name: str = "int8") -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
-    return everything(tmp_path_factory.mktemp("everything"))
+def full_results(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return full_comparison(tmp_path_factory.mktemp("everything"))
 
 
 @pytest.fixture(scope="module")
-def whole_page(whole: Comparison) -> str:
-    return page(whole)
+def full_page(full_results: Comparison) -> str:
+    return page(full_results)
 
 
 class Tables(HTMLParser):
-    """The text of every row of every sortable table."""
+    """Parser for the text of all table rows."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -109,15 +109,15 @@ class Tables(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_the_first_table_says_what_compare_says(tmp_path):
-    comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
+def test_first_table_equals_that_of_compare(tmp_path):
+    comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [2 * latency_s for latency_s in STEADY]))
     blocks = brief(comparison)
     lines = [line for line in tables.to_markdown(blocks).splitlines() if line.startswith("|")]
     printed = [[text.strip() for text in line.strip("|").split("|")] for line in lines]
     assert Tables(page(comparison)).rows[: len(printed) - 1] == [printed[0], *printed[2:]]
 
 
-def test_every_caveat_of_compare_is_on_the_page(tmp_path):
+def test_report_has_the_caveats_of_compare(tmp_path):
     (tmp_path / "broken.json").write_text('{"schema_version": 1, "bench')
     comparison = compared(
         tmp_path,
@@ -134,17 +134,17 @@ def test_every_caveat_of_compare_is_on_the_page(tmp_path):
     assert "broken.json: not valid JSON" in text
 
 
-def test_a_hostile_name_is_text_everywhere(tmp_path):
-    text = page(everything(tmp_path, HOSTILE))
+def test_hostile_variant_name_is_escaped(tmp_path):
+    text = page(full_comparison(tmp_path, HOSTILE))
     assert text.count("<script>") == 1
     assert "<img" not in text
     assert "\x1b" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
-def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
+def test_hostile_text_in_other_fields_is_escaped(tmp_path):
     kernels = (Kernel(name=HOSTILE, calls=3, total_s=0.5),)
-    one = record(
+    hostile = record(
         HOSTILE,
         cell(),
         failed_cell("error", HOSTILE, new_tokens=100),
@@ -163,30 +163,29 @@ def test_hostile_text_in_any_other_place_is_text_too(tmp_path):
         reproduce=HOSTILE,
         no_energy=missing(HOSTILE),
     )
-    text = page(compared(tmp_path, one))
+    text = page(compared(tmp_path, hostile))
     assert text.count("<script>") == 1
     assert "<img" not in text
     assert "\x1b" not in text
 
 
-def test_the_page_names_no_place_in_the_network(whole_page):
-    found = set(re.findall(r"https?://[^\s\"'<)]+", whole_page))
-    assert found == set()
+def test_report_contains_no_url(full_page):
+    assert re.findall(r"https?://[^\s\"'<)]+", full_page) == []
 
 
-def test_markup_in_a_sentence_makes_no_link_and_no_picture():
+def test_markup_in_a_sentence_is_escaped():
     assert html("![x](http://a.example) <a href=x> & <http://c.example>").count("<") == 0
 
 
-def test_every_chart_appears_where_the_records_can_fill_it(whole, whole_page):
-    charts = charts_of(whole)
+def test_complete_records_have_every_chart(full_results, full_page):
+    charts = charts_of(full_results)
     assert [chart.name for chart in charts] == CHARTS
     for chart in charts:
         assert chart.note
-        assert f'id="chart-{chart.name}"' in whole_page
+        assert f'id="chart-{chart.name}"' in full_page
 
 
-def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):
+def test_depth_and_batch_have_charts_with_crossings(tmp_path):
     def cells(*rates):
         shapes = [(1, 0), (1, 4096), (8, 0)]
         return [
@@ -203,21 +202,21 @@ def test_depth_and_batch_have_curves_with_their_crossings(tmp_path):
     assert "<svg" in to_svg(charts["depth"]) + to_svg(charts["batch"])
 
 
-def test_a_crossing_is_where_the_drawn_lines_meet():
-    ((place, rate),) = crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 20.0}, is_logarithmic=True)
-    assert (place, rate) == pytest.approx((2.0, 20.0))
-    ((place, rate),) = crossings({0: 10.0, 100: 50.0}, {0: 30.0, 100: 30.0}, is_logarithmic=False)
-    assert (place, rate) == pytest.approx((50.0, 30.0))
+def test_crossing_is_the_intersection_of_the_drawn_lines():
+    ((size, rate),) = crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 20.0}, is_logarithmic=True)
+    assert (size, rate) == pytest.approx((2.0, 20.0))
+    ((size, rate),) = crossings({0: 10.0, 100: 50.0}, {0: 30.0, 100: 30.0}, is_logarithmic=False)
+    assert (size, rate) == pytest.approx((50.0, 30.0))
     assert crossings({1: 10.0, 4: 40.0}, {1: 20.0, 4: 80.0}, is_logarithmic=True) == []
     assert crossings({1: 10.0}, {4: 20.0}, is_logarithmic=True) == []
 
 
-def test_depths_close_to_each_other_share_the_room_for_their_numbers():
+def test_close_depths_share_an_axis_label():
     assert with_room([0, 512, 1024, 4096, 16384], is_logarithmic=False) == {0, 4096, 16384}
     assert with_room([1, 2, 4, 8], is_logarithmic=True) == {1, 2, 4, 8}
 
 
-def test_gaps_are_named_by_what_was_profiled():
+def test_gaps_are_described_by_the_profiled_device():
     device = waterfall_chart([explained(run("fp16", *FP16, tpot_ms=9.0))], ())
     cpu = waterfall_chart([explained(run("fp16", tpot_ms=9.0, profiled=split_profile(*FP16, by="cpu")))], ())
     assert "Its gaps are time in which the device waits for the host; " in device.note
@@ -225,15 +224,15 @@ def test_gaps_are_named_by_what_was_profiled():
     assert "Its gaps are Python, and the time between operators; " in cpu.note
 
 
-def test_the_bar_of_kernels_at_once_ends_where_the_token_does():
-    one = explained(run("fp16", tpot_ms=6.5, profiled=split_profile(*FP16, busy_ms=6.4)))
-    assert sum(part.seconds for part in one.waterfall) == pytest.approx(0.0065)
-    assert all(part.seconds > 0 for part in one.waterfall)
-    assert "<svg" in to_svg(waterfall_chart([one], ()))
+def test_bar_of_overlapping_kernels_ends_at_the_token_time():
+    explanation = explained(run("fp16", tpot_ms=6.5, profiled=split_profile(*FP16, busy_ms=6.4)))
+    assert sum(part.seconds for part in explanation.waterfall) == pytest.approx(0.0065)
+    assert all(part.seconds > 0 for part in explanation.waterfall)
+    assert "<svg" in to_svg(waterfall_chart([explanation], ()))
 
 
-def test_a_number_sorts_by_its_value_and_not_by_its_text(tmp_path):
-    comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [8.0 * one for one in STEADY]))
+def test_numbers_are_sorted_by_value(tmp_path):
+    comparison = compared(tmp_path, *rounds("fp16", STEADY), *rounds("int8", [8.0 * latency_s for latency_s in STEADY]))
     by_heading = {column.heading: column for column in sheets(comparison)[0].columns}
     base, other = comparison.rows
     assert by_heading["speed-up"].text(base) == "baseline"
@@ -244,43 +243,43 @@ def test_a_number_sorts_by_its_value_and_not_by_its_text(tmp_path):
     assert f'data-sort="{base.rate.value}"' in page(comparison)
 
 
-def test_what_was_not_measured_has_no_chart(tmp_path):
+def test_failed_cells_have_no_chart(tmp_path):
     comparison = compared(tmp_path, record("fp16", failed_cell("timeout", "it took more than 10 s")))
     assert charts_of(comparison) == []
     assert "timed out: it took more than 10 s" in page(comparison)
 
 
-def test_charts_take_their_colours_from_the_page_and_share_no_id(whole):
-    drawn = [to_svg(chart) for chart in charts_of(whole)]
-    ids = [one for svg in drawn for one in set(re.findall(r'\bid="([^"]+)"', svg))]
+def test_charts_use_page_colours_and_unique_ids(full_results):
+    svgs = [to_svg(chart) for chart in charts_of(full_results)]
+    ids = [element_id for svg in svgs for element_id in set(re.findall(r'\bid="([^"]+)"', svg))]
     assert len(ids) == len(set(ids))
-    for svg in drawn:
+    for svg in svgs:
         assert "var(--text)" in svg
         assert not set(re.findall(r"#[0-9a-f]{6}\b", svg)) - {"#000000", "#ffffff"}
 
 
-def test_a_drawing_is_the_same_every_time(whole, whole_page):
-    assert page(whole) == whole_page
+def test_report_is_deterministic(full_results, full_page):
+    assert page(full_results) == full_page
 
 
-def test_kernel_times_by_category_add_up_to_the_profile():
-    one = profile()
-    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in one.kernels)
-    assert spent == {"matmul": 0.375, "elementwise": 0.125}
-    assert sum(spent.values()) == one.kernel_s
+def test_kernel_times_by_category_sum_to_the_profile():
+    profiled = profile()
+    seconds = seconds_by_category((kernel.name, kernel.total_s) for kernel in profiled.kernels)
+    assert seconds == {"matmul": 0.375, "elementwise": 0.125}
+    assert sum(seconds.values()) == profiled.kernel_s
 
 
-def test_the_front_holds_what_nothing_beats_in_everything(tmp_path):
+def test_pareto_front_excludes_dominated_variants(tmp_path):
     def variant(name, latency_s, peak_bytes):
         memory = {"peak_allocated_bytes": peak_bytes}
-        one = cell([latency_s])
-        return record(name, one.model_copy(update={"memory": one.memory.model_copy(update=memory)}), name=name)
+        timed = cell([latency_s])
+        return record(name, timed.model_copy(update={"memory": timed.memory.model_copy(update=memory)}), name=name)
 
     comparison = compared(
         tmp_path, variant("fp16", 1.0, 8), variant("int8", 2.0, 9), variant("gptq", 2.0, 3), variant("bnb4", 1.0, 5)
     )
     assert {row.variant for row in front(comparison.rows)} == {"bnb4", "gptq"}
-    # gptq needs 1 % less memory than bnb4, and ten times the time.
+    # gptq requires 1 % less memory than bnb4 and ten times its time.
     close = compared(
         tmp_path / "close",
         variant("fp16", 1.0, 8 * GIB),
@@ -294,7 +293,7 @@ def lines_of(comparison: Comparison) -> tuple[str, ...]:
     return tuple(map(tables.markdown, answer(comparison, ranking_of(comparison))))
 
 
-def test_of_several_cells_the_answer_names_its_own_and_a_table_has_the_fastest_of_the_others(tmp_path):
+def test_answer_names_its_cell_and_a_table_lists_the_remaining_cells(tmp_path):
     def of(quant: str, times_s: tuple[float, float]) -> list[object]:
         return [
             record(
@@ -315,19 +314,19 @@ def test_of_several_cells_the_answer_names_its_own_and_a_table_has_the_fastest_o
     assert (words, names) == ("batch 1", "int8 or gptq")
     assert gain.startswith("2.00x [")
     assert sheet.title in [block.title for block in brief(two) if isinstance(block, tables.Sheet)]
-    one = compared(tmp_path / "one", record("fp16"), record("int8", cell([2.8])))
-    assert other_cells(one, ranking_of(one).cell) == []
+    single = compared(tmp_path / "one", record("fp16"), record("int8", cell([2.8])))
+    assert other_cells(single, ranking_of(single).cell) == []
 
 
-def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tmp_path):
-    faster = [[share * one for one in STEADY] for share in (0.5, 0.7)]
+def test_answer_names_one_variant_only_if_the_difference_is_significant(tmp_path):
+    faster = [[share * latency_s for latency_s in STEADY] for share in (0.5, 0.7)]
     clear = compared(tmp_path / "a", *rounds("fp16", STEADY), *rounds("int8", faster[0]), *rounds("gptq", faster[1]))
     assert lines_of(clear)[0] == (
         "**int8** is fastest: 71.43 decode tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); next is gptq, "
         "51.02 decode tok/s."
     )
-    plain = compared(tmp_path / "p", *rounds("fp16", STEADY), *rounds("int8", [2 * one for one in STEADY]))
-    assert lines_of(plain)[0].startswith(
+    slower = compared(tmp_path / "p", *rounds("fp16", STEADY), *rounds("int8", [2 * time_s for time_s in STEADY]))
+    assert lines_of(slower)[0].startswith(
         "**fp16** is fastest: 35.71 decode tok/s, the unquantized form itself; next is int8"
     )
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
@@ -337,14 +336,14 @@ def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tm
     )
 
 
-def test_of_two_that_are_as_fast_the_answer_takes_the_smaller(tmp_path):
+def test_answer_is_the_smaller_of_two_equally_fast_variants(tmp_path):
     small = Memory(peak_allocated_bytes=2 * GIB)
-    halves = [one / 2 for one in STEADY]
+    halves = [latency_s / 2 for latency_s in STEADY]
     pair = compared(
         tmp_path,
         *rounds("fp16", STEADY),
         *rounds("int8", halves),
-        *(record("gptq", cell([one], memory=small), round_number=number) for number, one in enumerate(halves)),
+        *(record("gptq", cell([time_s], memory=small), round_number=number) for number, time_s in enumerate(halves)),
     )
     assert "as fast as int8 within 2 %, in least memory." in lines_of(pair)[0]
     assert lines_of(pair)[1].startswith("Saves memory: 2.00 GiB instead of 7.59 GiB; quality not measured")
@@ -352,7 +351,7 @@ def test_of_two_that_are_as_fast_the_answer_takes_the_smaller(tmp_path):
     assert lines_of(alike)[1].startswith("Costs 7.59 GiB, like fp16; quality not measured")
 
 
-def test_the_answer_ends_with_the_command_that_runs_it(tmp_path):
+def test_answer_ends_with_the_generate_command(tmp_path):
     options = {"bits": 4, "kernel": "torch", "group_size": 128}
     comparison = compared(tmp_path, record("gptq", options=options, runtime="compile"))
     assert lines_of(comparison)[-1] == (
@@ -361,36 +360,36 @@ def test_the_answer_ends_with_the_command_that_runs_it(tmp_path):
     )
 
 
-def test_the_command_names_the_checkpoint_and_is_left_out_for_a_folder_of_random_weights(tmp_path):
-    made = {"id": "/models/made", "files_sha256": "0f"}
-    random = compared(tmp_path / "random", record("fp16", model={**made, "load_format": "dummy"}))
+def test_generate_command_is_omitted_for_models_it_cannot_load(tmp_path):
+    model = {"id": "/models/made", "files_sha256": "0f"}
+    random = compared(tmp_path / "random", record("fp16", model={**model, "load_format": "dummy"}))
     assert not any(line.startswith("Run it") for line in lines_of(random))
-    # The real weights of a hub id are not in this format.
+    # The hub model of this id is not stored as AWQ.
     format_only = compared(tmp_path / "awq", record("awq", model={"load_format": "dummy"}))
     assert not any(line.startswith("Run it") for line in lines_of(format_only))
-    # `generate` needs a tokenizer.
-    unreadable = compared(tmp_path / "ids", record("fp16", cell([1.0], prompt_source=NO_TOKENIZER), model=made))
+    # `generate` requires a tokenizer.
+    unreadable = compared(tmp_path / "ids", record("fp16", cell([1.0], prompt_source=NO_TOKENIZER), model=model))
     assert not any(line.startswith("Run it") for line in lines_of(unreadable))
-    # `generate` runs no code of a model's repository.
+    # `generate` does not trust remote code.
     own_code = compared(tmp_path / "own", record("fp16", model={"id": "/models/own", "trust_remote_code": True}))
     assert not any(line.startswith("Run it") for line in lines_of(own_code))
-    packed = compared(tmp_path / "packed", record("fp16", model={**made, "checkpoint": "/models/packed"}))
+    packed = compared(tmp_path / "packed", record("fp16", model={**model, "checkpoint": "/models/packed"}))
     assert lines_of(packed)[-1].startswith("Run it: `benchmarker generate --model /models/packed --quant fp16")
 
 
-def test_the_answer_is_no_surer_than_the_table(tmp_path):
+def test_answer_uses_the_corrected_verdict_of_the_table(tmp_path):
     others = {"int8": [1.05, 0.95, 1.1], "bnb4": [1.2, 0.9, 1.1], "gptq": [0.9, 1.1, 1.05]}
     slow = [record for name, latencies in others.items() for record in rounds(name, latencies)]
     mixed = compared(tmp_path, *rounds("fp16", [1.0] * 3), *slow, *rounds("gptq-compile", [0.35, 0.6, 0.45]))
     first = next(row for row in mixed.rows if row.variant == "gptq-compile")
-    # By itself it would pass for faster: the interval leaves 1 out.
+    # Without the correction it would be faster: the interval excludes 1.
     assert first.ratio.low > 1
     assert first.speed_up.verdict == "inconclusive"
     assert lines_of(mixed)[0].startswith("**Not decided:** gptq-compile, ")
     assert first_table(ranking_of(mixed)).is_bold(first) is False
 
 
-def test_an_interval_of_more_than_a_factor_of_two_is_no_number_but_a_round(tmp_path):
+def test_wide_interval_is_replaced_by_the_outlier_round(tmp_path):
     disturbed = compared(tmp_path, *rounds("fp16", STEADY[:3]), *rounds("int8", [0.7, 9.1, 0.7]))
     texts = [column.text(disturbed.rows[1]) for column in first_table(ranking_of(disturbed)).columns]
     assert texts.count("outlier round 2") == 3  # TTFT, decode rate and speed-up
@@ -398,21 +397,23 @@ def test_an_interval_of_more_than_a_factor_of_two_is_no_number_but_a_round(tmp_p
     assert lines_of(disturbed)[0] == "**Not decided:** fp16 or int8 may be the fastest; int8: outlier round 2."
 
 
-def test_an_answer_without_a_peak_does_not_cost_its_unmeasured_quality(tmp_path):
-    found = compared(tmp_path, record("fp16", cell([1.0], memory=Memory())))
-    assert lines_of(found)[1] == "Quality not measured: add `--quality quick`."
+def test_answer_without_peak_mentions_unmeasured_quality(tmp_path):
+    comparison = compared(tmp_path, record("fp16", cell([1.0], memory=Memory())))
+    assert lines_of(comparison)[1] == "Quality not measured: add `--quality quick`."
 
 
-def test_the_fastest_without_a_number_is_still_the_fastest(tmp_path):
-    found = compared(tmp_path, *rounds("fp16", [10.0, 10.2, 10.1]), *rounds("int8", [1.0, 1.0, 1.6]))
+def test_fastest_variant_with_an_outlier_is_named_without_a_number(tmp_path):
+    comparison = compared(tmp_path, *rounds("fp16", [10.0, 10.2, 10.1]), *rounds("int8", [1.0, 1.0, 1.6]))
     first = "int8 is faster than fp16, but has no number: outlier round 3."
-    assert lines_of(found)[0] == first
-    assert len(lines_of(found)) == 2
+    assert lines_of(comparison)[0] == first
+    assert len(lines_of(comparison)) == 2
 
 
-def test_a_merely_wide_interval_blames_no_round(tmp_path):
-    paces = {"fp16": [1.4, 1.4, 1.4], "int8": [1.4 / 2.6, 1.4 / 1.8, 1.4 / 1.2]}
-    wide = compared(tmp_path, *(one for name, times in paces.items() for one in rounds(name, times)))
+def test_wide_interval_without_outlier_names_no_round(tmp_path):
+    latencies_s = {"fp16": [1.4, 1.4, 1.4], "int8": [1.4 / 2.6, 1.4 / 1.8, 1.4 / 1.2]}
+    wide = compared(
+        tmp_path, *(run_record for name, times in latencies_s.items() for run_record in rounds(name, times))
+    )
     texts = {column.heading: column.text(wide.rows[1]) for column in first_table(ranking_of(wide)).columns}
     assert texts["decode tok/s"] == "wide"
     assert texts["speed-up"] == "wide [0.68, 4.65] inconclusive"
@@ -422,7 +423,7 @@ def test_a_merely_wide_interval_blames_no_round(tmp_path):
     assert "utlier round" not in page(wide)
 
 
-def test_no_chart_draws_a_variant_without_a_number(tmp_path):
+def test_charts_exclude_variants_without_a_number(tmp_path):
     records = [*rounds("fp16", STEADY[:3]), *rounds("gptq", STEADY[:3]), *rounds("int8", [0.7, 9.1, 0.7])]
     charts = {chart.name: chart for chart in charts_of(compared(tmp_path, *records))}
     assert charts["speed"].note.endswith("Without a number: int8: outlier round 2.")
@@ -431,58 +432,58 @@ def test_no_chart_draws_a_variant_without_a_number(tmp_path):
     assert "int8" not in to_svg(charts["speed-memory"])
 
 
-def test_the_answer_ends_with_the_command_that_decides(tmp_path):
+def test_undecided_answer_ends_with_the_sweep_command(tmp_path):
     save(tmp_path / "s", *rounds("fp16", [1.40, 1.42, 1.38]), *rounds("int8", [1.30, 1.39, 1.33]))
     (tmp_path / "s" / "sweep.json").write_text('{"config": "configs/x.yaml", "baseline": "fp16"}')
     lines = lines_of(compare(tmp_path / "s"))
     assert lines[0].startswith("**Not decided:** int8 or fp16 may be the fastest; int8 relative to fp16: [")
-    # Without saved jobs, the records are of another machine.
+    # Records without saved jobs come from another machine, so that --resume is not possible.
     assert lines[1] == "1 more round would decide: `benchmarker sweep configs/x.yaml --rounds 4`"
     (tmp_path / "s" / "job-int8.json").write_text('{"job_version": 2}')
     resumed = f"1 more round would decide: `benchmarker sweep configs/x.yaml --resume {tmp_path}/s --rounds 4`"
     assert lines_of(compare(tmp_path / "s"))[1] == resumed
 
 
-def test_the_command_that_decides_ends_an_unfinished_round(tmp_path):
+def test_sweep_command_completes_an_unfinished_round(tmp_path):
     comparison = compared(tmp_path, *rounds("fp16", STEADY[:3]), *rounds("int8", STEADY[:2]))
     assert lines_of(comparison)[1] == "At least 1 more round is needed: `benchmarker sweep CONFIG --rounds 3`"
 
 
-def test_a_row_with_kernels_of_ours_has_an_asterisk_in_table_and_answer(tmp_path):
+def test_variant_with_benchmarker_kernels_has_an_asterisk(tmp_path):
     facts = EngineFacts(
         name="native",
         tokens_read="end",
         kv_cache="static",
         kernels_used=(KernelUse(purpose="linear", origin="benchmarker", name="gemv_gptq"),),
     )
-    ours = record("gptq", name="gptq native", runtime="native").model_copy(update={"engine": facts})
-    comparison = compared(tmp_path, record("fp16"), ours)
+    gptq = record("gptq", name="gptq native", runtime="native").model_copy(update={"engine": facts})
+    comparison = compared(tmp_path, record("fp16"), gptq)
     row = next(row for row in comparison.rows if row.variant == "gptq native")
     assert row.label == "gptq native*"
     assert "benchmarker's own kernels" in " ".join(first_table(ranking_of(comparison)).notes)
 
 
-def test_every_table_of_the_page_scrolls_in_its_own_container(whole_page):
-    containers = whole_page.count('<div class="wide" role="region" aria-label="Table" tabindex="0"><table')
-    assert containers == whole_page.count("<table") > 2
-    assert ".wide { overflow-x: auto; }" in whole_page
+def test_every_table_of_the_report_scrolls_in_its_container(full_page):
+    containers = full_page.count('<div class="wide" role="region" aria-label="Table" tabindex="0"><table')
+    assert containers == full_page.count("<table") > 2
+    assert ".wide { overflow-x: auto; }" in full_page
 
 
-def test_a_report_does_not_overwrite_a_record(tmp_path):
+def test_report_does_not_overwrite_a_record(tmp_path):
     comparison = compared(tmp_path, record("fp16"))
     with pytest.raises(SpecError, match=r"give it a name that ends in \.html"):
         write_report(comparison, tmp_path / "000.json")
     with pytest.raises(ResultsError, match="that is a folder"):
-        write_report(comparison, _made(tmp_path / "folder.html"))
+        write_report(comparison, _created(tmp_path / "folder.html"))
 
 
-def test_plots_are_png_files(whole, tmp_path):
-    files = write_plots(whole, charts_of(whole), tmp_path / "plots")
+def test_plots_are_png_files(full_results, tmp_path):
+    files = write_plots(full_results, charts_of(full_results), tmp_path / "plots")
     assert [path.name for path in files] == [f"{name}.png" for name in CHARTS]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files)
 
 
-def test_variants_have_colours_of_their_own_and_if_there_are_too_many_those_of_their_quantization():
+def test_colours_are_per_variant_or_per_quantization_if_too_many():
     few = series_of({"fp16": "fp16", "fp16-again": "fp16", "int8": "int8"})
     assert len({look.colour(LIGHT) for look in few.values()}) == 3
     quants = ("fp16", "int8", "gptq", "bnb4")
@@ -493,7 +494,7 @@ def test_variants_have_colours_of_their_own_and_if_there_are_too_many_those_of_t
     assert many["int8 eager"].colour(LIGHT) == many["int8 compile"].colour(LIGHT) != many["gptq eager"].colour(LIGHT)
 
 
-def test_a_large_sweep_stays_below_three_megabytes(tmp_path):
+def test_report_of_a_large_sweep_is_below_3_mb(tmp_path):
     cells = [
         cell([1.0 + run / 1e4 for run in range(10)], prompt_tokens=length, new_tokens=new)
         for length in (3, 26, 128, 1024)
@@ -507,34 +508,35 @@ def test_a_large_sweep_stays_below_three_megabytes(tmp_path):
     assert len(page(compared(tmp_path, *records)).encode()) < 3_000_000
 
 
-def _made(folder: Path) -> Path:
+def _created(folder: Path) -> Path:
     folder.mkdir()
     return folder
 
 
-def test_a_sample_without_spread_is_drawn_too(tmp_path):
-    one = cell().model_copy(update={"samples": (sample(1.4),)})
-    assert "One timed run each: no spread is known." in page(compared(tmp_path, record("fp16", one)))
+def test_single_sample_is_drawn_without_spread(tmp_path):
+    single = cell().model_copy(update={"samples": (sample(1.4),)})
+    assert "One timed run each: no spread is known." in page(compared(tmp_path, record("fp16", single)))
 
 
-def test_a_part_of_a_time_has_the_same_colour_in_charts_that_name_it_otherwise():
+def test_parts_and_kernel_categories_share_colours():
     looks = looks_of([*CATEGORIES, "something new"], colours=7)
     assert len(set(looks.values())) == len(looks)
     for folder in ("h100-runtimes", "h100-attention", "h200-finetune", "h100-mixers", "h100-x2-context-parallel"):
-        for one in compare(REFERENCE / folder).explained:
-            named = {part.name for part in one.waterfall} - {GAPS} if isinstance(one, Explanation) else set()
-            assert named <= LOOKS.keys()
-            assert len({LOOKS[name] for name in named}) == len(named)
+        for explanation in compare(REFERENCE / folder).explained:
+            if isinstance(explanation, Explanation):
+                names = {part.name for part in explanation.waterfall} - {GAPS}
+                assert names <= LOOKS.keys()
+                assert len({LOOKS[name] for name in names}) == len(names)
     parts = looks_of(["matrix products", *PARTS.values(), "something else"], colours=7)
     assert {parts[name][0] == looks[category][0] for category, name in PARTS.items() if category in looks} == {True}
     assert parts["matrix products"] == looks["matmul"]
 
 
-def test_the_number_of_processes_is_that_of_a_cell():
+def test_number_of_processes_is_per_cell():
     cells = [cell(), cell(batch_size=8)]
     by_round = [
-        record("fp16", each, round_number=number, run_id=f"{number} {each.batch_size}")
+        record("fp16", timed, round_number=number, run_id=f"{number} {timed.batch_size}")
         for number in range(3)
-        for each in cells
+        for timed in cells
     ]
     assert " 3 processes a variant, 5 timed runs a cell" in where(compare_records(by_round))

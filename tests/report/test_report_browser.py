@@ -1,4 +1,4 @@
-"""The page in a real browser: it asks for nothing, complains of nothing, sorts, and obeys no name."""
+"""The HTML report in a headless browser: requests, console messages, sorting, layout and print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarker.report.compare import compare
 from benchmarker.report.html.page import write_report
 from tests.browser import Page, find_browser, open_browser
 from tests.records import cell, record
-from tests.report.test_report import HOSTILE, compared, everything
+from tests.report.test_report import HOSTILE, compared, full_comparison
 
 pytestmark = [
     pytest.mark.browser,
@@ -32,7 +32,7 @@ BROKEN_WORDS = """[...document.querySelectorAll('.wide td')]
             return new Set([...range.getClientRects()].map(box => box.top)).size > 1;
         }).map(word => word[0]) : [];
     })"""
-"""Words of the visible tables that go on in another line."""
+"""Words of the visible tables that are broken over two lines."""
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +48,23 @@ def page(browser: Page) -> Page:
     return browser
 
 
-def shown(page: Page, folder: Path, comparison: object) -> None:
+def open_report(page: Page, folder: Path, comparison: object) -> None:
     path = folder / "report.html"
     write_report(comparison, path)
     page.open(path)
 
 
-def test_it_opens_from_disk_and_asks_for_nothing_else(page, tmp_path):
-    shown(page, tmp_path, everything(tmp_path))
+def test_report_opens_from_disk_without_requests(page, tmp_path):
+    open_report(page, tmp_path, full_comparison(tmp_path))
     assert page.requests == [(tmp_path / "report.html").as_uri()]
     assert page.complaints == []
 
 
-def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_around(page, tmp_path):
+def test_clicks_on_a_heading_sort_and_reverse(page, tmp_path):
     slow, fast = cell([3.0]), cell([1.0])
-    shown(page, tmp_path, compared(tmp_path, record("fp16", slow), record("int8", fast), record("bnb4", cell([2.0]))))
+    open_report(
+        page, tmp_path, compared(tmp_path, record("fp16", slow), record("int8", fast), record("bnb4", cell([2.0])))
+    )
     click = "[...document.querySelectorAll('th button')].find(one => one.textContent === '{}').click()".format
     assert page.value(COLUMN) == ["int8", "bnb4", "fp16"]
     page.value(click("variant"))
@@ -74,42 +76,42 @@ def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_around(page, tmp_p
     assert page.complaints == []
 
 
-def test_a_hostile_name_does_nothing(page, tmp_path):
-    shown(page, tmp_path, everything(tmp_path, HOSTILE))
+def test_hostile_name_runs_no_script(page, tmp_path):
+    open_report(page, tmp_path, full_comparison(tmp_path, HOSTILE))
     assert page.requests == [(tmp_path / "report.html").as_uri()]
     assert page.complaints == []
     assert page.value("document.scripts.length") == 1
     assert "<script>alert(1)</script>" in page.value("document.body.innerText")
 
 
-def test_nothing_but_a_table_is_wider_than_a_phone(page, tmp_path):
-    shown(page, tmp_path, everything(tmp_path))
+def test_report_fits_the_width_of_a_phone(page, tmp_path):
+    open_report(page, tmp_path, full_comparison(tmp_path))
     page.look(width=390)
     assert page.value("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_the_answer_comes_first_and_no_word_of_its_table_is_broken(page, tmp_path, width):
-    shown(page, tmp_path, compare([ROOT / "results/reference/h100-runtimes-2"]))
+def test_answer_is_at_the_top_and_its_table_breaks_no_word(page, tmp_path, width):
+    open_report(page, tmp_path, compare([ROOT / "results/reference/h100-runtimes-2"]))
     page.look(width=width)
     assert page.value("document.documentElement.scrollWidth") == width
     assert page.value("document.querySelector('.answer').getBoundingClientRect().bottom") < 900
     assert page.value(BROKEN_WORDS) == []
 
 
-def test_print_shows_all_of_a_wide_table_and_what_is_folded_away(page, tmp_path):
-    shown(page, tmp_path, compare([ROOT / "results/reference/quickstart"]))
+def test_print_shows_wide_tables_and_folded_details(page, tmp_path):
+    open_report(page, tmp_path, compare([ROOT / "results/reference/quickstart"]))
     page.look(width=A4_LANDSCAPE, media="print")
     assert page.value("document.documentElement.scrollWidth") == A4_LANDSCAPE
-    shown(page, tmp_path / "more", everything(tmp_path / "more"))
+    open_report(page, tmp_path / "more", full_comparison(tmp_path / "more"))
     height = "document.querySelector('details table').getBoundingClientRect().height"
     assert page.value(height) > 0
     page.look(width=A4_LANDSCAPE)
     assert page.value("document.querySelector('details table').checkVisibility()") is False
 
 
-def test_paper_follows_the_reader_into_the_dark_and_stays_white_in_print(page, tmp_path):
-    shown(page, tmp_path, everything(tmp_path))
+def test_background_is_dark_on_request_and_white_in_print(page, tmp_path):
+    open_report(page, tmp_path, full_comparison(tmp_path))
     colour = "getComputedStyle(document.body).backgroundColor"
     page.look(width=1000, dark=True)
     assert page.value(colour) == "rgb(21, 24, 28)"
