@@ -1,4 +1,4 @@
-"""Texts of errors."""
+"""Messages of write errors and of missing extras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarker.core.errors import write_problem
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space left"), "the disk is full; make room or choose another folder"),
         (
@@ -23,11 +23,11 @@ from benchmarker.core.errors import write_problem
         (OSError("without a number"), "without a number; choose another folder"),
     ],
 )
-def test_a_write_error_has_a_remedy(error: OSError, words: str) -> None:
-    assert write_problem(error, remedy="choose another folder") == words
+def test_write_error_has_a_remedy(error: OSError, message: str) -> None:
+    assert write_problem(error, remedy="choose another folder") == message
 
 
-def test_an_installed_package_names_the_requirements_of_an_extra(tmp_path, monkeypatch):
+def test_install_hint_of_a_wheel_lists_the_requirements_of_the_extra(tmp_path, monkeypatch):
     assert errors.install_hint("int8") == "pip install -e '.[int8]' in benchmarker's folder"
     monkeypatch.setattr(errors, "CHECKOUT", tmp_path)
     lines = ["torchao>=0.18; extra == 'int8'", 'torchao>=0.18; extra == "int8-dynamic"', "torch>=2.11"]

@@ -19,7 +19,7 @@ from benchmarker.core.stats import Estimate, Ratio
         (None, "–"),
     ],
 )
-def test_memory_is_in_gib_and_says_so(size_bytes, text):
+def test_memory_is_in_gib_or_mib(size_bytes, text):
     assert gib(size_bytes) == text
 
 
@@ -34,7 +34,7 @@ def test_memory_is_in_gib_and_says_so(size_bytes, text):
         (None, "–"),
     ],
 )
-def test_seconds_take_the_unit_that_keeps_their_digits(duration_s, text):
+def test_durations_are_in_seconds_milliseconds_or_microseconds(duration_s, text):
     assert seconds(duration_s) == text
 
 
@@ -42,7 +42,7 @@ def test_seconds_take_the_unit_that_keeps_their_digits(duration_s, text):
     ("number", "text"),
     [(36.15, "36.15"), (1204.4, "1204"), (0.0312, "0.0312"), (7.1, "7.100"), (0, "0"), (None, "–")],
 )
-def test_a_number_is_a_plain_decimal_with_four_digits(number, text):
+def test_numbers_have_four_significant_digits(number, text):
     assert significant(number) == text
 
 
@@ -58,7 +58,7 @@ def test_a_number_is_a_plain_decimal_with_four_digits(number, text):
         (None, "–"),
     ],
 )
-def test_a_value_has_four_digits_and_its_spread(measured, text):
+def test_estimates_have_four_digits_and_their_spread(measured, text):
     assert with_spread(measured) == text
 
 
@@ -71,5 +71,5 @@ def test_a_value_has_four_digits_and_its_spread(measured, text):
         (Ratio(21.34, rounds=1), "21.3x"),
     ],
 )
-def test_a_ratio_ends_with_x(ratio, text):
+def test_ratios_end_with_x(ratio, text):
     assert times(ratio) == text

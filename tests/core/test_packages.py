@@ -1,4 +1,4 @@
-"""Installed libraries that conflict, tested with packages made for it."""
+"""Messages of conflicting libraries, with generated packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def message_of(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_conflict_names_both_libraries_and_their_versions(site: Path) -> None:
+def test_conflict_names_both_libraries_and_versions(site: Path) -> None:
     install(site, "misfit_old", "1.0", "")
     install(site, "misfit_new", "2.0", "from misfit_old import something\n")
     message = message_of("misfit_new")
@@ -37,13 +37,13 @@ def test_a_conflict_names_both_libraries_and_their_versions(site: Path) -> None:
     assert "upgrade misfit_old" in message
 
 
-def test_the_first_error_is_reported_if_a_library_hides_it(site: Path) -> None:
+def test_hidden_import_error_is_reported(site: Path) -> None:
     hiding = "try:\n    import misfit_asking\nexcept ImportError as error:\n    raise ImportError('hm') from error\n"
     install(site, "misfit_asking", "2.0", "import misfit_lacking\n")
     install(site, "misfit_lazy", "3.0", hiding)
     assert message_of("misfit_lazy").startswith("misfit_asking 2.0 needs misfit_lacking, which is not installed")
 
 
-def test_a_wrong_import_in_this_package_stays_an_import_error() -> None:
+def test_wrong_import_in_this_package_raises_import_error() -> None:
     with pytest.raises(ImportError, match="nothing_of_the_kind"), report_library_conflicts():
         from benchmarker.core.formatting import nothing_of_the_kind  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tables in a terminal: no wider than the room, no number cut, names that do nothing."""
+"""Tables in a terminal: wrapping, splitting, and escaping of names in terminal, markdown and HTML."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ COLUMNS = [
 ]
 
 
-def shown(*blocks: Block, width: int = 100) -> str:
+def rendered_text(*blocks: Block, width: int = 100) -> str:
     out = io.StringIO()
     show_blocks(Console(file=out, width=500), blocks, width)
     return out.getvalue()
 
 
-def test_a_table_that_fits_has_a_line_a_row():
-    assert shown(Sheet("Speed", COLUMNS, ROWS, ("Notes are *below*.",))) == (
+def test_table_that_fits_has_one_line_per_row():
+    assert rendered_text(Sheet("Speed", COLUMNS, ROWS, ("Notes are *below*.",))) == (
         """\
 Speed
 variant       decode tok/s  speed-up
@@ -43,8 +43,8 @@ Notes are *below*.
     )
 
 
-def test_words_break_where_there_is_no_room_and_an_interval_stays_whole():
-    assert shown(Sheet("", COLUMNS, ROWS), width=36) == (
+def test_narrow_table_wraps_words_but_no_interval():
+    assert rendered_text(Sheet("", COLUMNS, ROWS), width=36) == (
         """\
               decode
 variant        tok/s  speed-up
@@ -56,16 +56,16 @@ gptq-compile   748.1  1.41x
     )
 
 
-def test_code_is_not_broken_and_a_command_longer_than_the_terminal_has_a_line_of_its_own():
+def test_code_is_not_wrapped_and_long_commands_get_a_line():
     kernels = f"- products by {code('kernel_a<half, 1>')}, {code('kernel_b')}"
-    assert shown(kernels, width=34) == "- products by `kernel_a<half, 1>`,\n  `kernel_b`\n"
+    assert rendered_text(kernels, width=34) == "- products by `kernel_a<half, 1>`,\n  `kernel_b`\n"
     command = code("benchmarker generate --quant gptq")
-    assert shown(f"Run it: {command}", width=30) == "Run it:\n`benchmarker generate --quant gptq`\n"
+    assert rendered_text(f"Run it: {command}", width=30) == "Run it:\n`benchmarker generate --quant gptq`\n"
 
 
-def test_a_table_that_is_too_wide_becomes_two_with_the_names_in_both():
-    wide = [COLUMNS[0], *(Column[tuple[str, ...]](f"count {at}", lambda row: "123456789") for at in range(3))]
-    assert shown(Sheet("", wide, ROWS[:1]), width=30) == (
+def test_too_wide_table_is_split_with_the_names_repeated():
+    wide = [COLUMNS[0], *(Column[tuple[str, ...]](f"count {number}", lambda row: "123456789") for number in range(3))]
+    assert rendered_text(Sheet("", wide, ROWS[:1]), width=30) == (
         """\
 variant    count 0    count 1
 fp16     123456789  123456789
@@ -80,11 +80,11 @@ HOSTILE = ["a|b", "*x*", "`y`", "<b>z</b>", "a\\\\b", "under_ _score", "\ue000bo
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_is_the_same_text_in_every_output(name):
+def test_hostile_name_is_equal_text_in_every_output(name):
     plain = name.replace("\ue000", "").replace("\ue001", "")
     sheet = Sheet("", COLUMNS, [(name, "1", "2")], (f"Relative to {plain_line(name)}, {bold(plain_line(name))}.",))
-    assert f"{plain} " in shown(sheet)
-    assert f"Relative to {plain}, {plain}." in shown(sheet)
+    assert f"{plain} " in rendered_text(sheet)
+    assert f"Relative to {plain}, {plain}." in rendered_text(sheet)
     rendered = MarkdownIt("gfm-like", {"linkify": False}).render(to_markdown([sheet]))
     assert f'<td style="text-align:left">{escape(plain, quote=False)}</td>' in rendered
     assert (
@@ -95,12 +95,12 @@ def test_a_hostile_name_is_the_same_text_in_every_output(name):
     assert f">Relative to {escape(plain)}, <strong>{escape(plain)}</strong>.</p>" in page
 
 
-def test_a_name_cannot_move_the_cursor():
-    text = shown(Sheet("", COLUMNS, [("\x1b[31m[bold]a|b\u202e", "1", "**x**")]))
+def test_name_contains_no_control_characters():
+    text = rendered_text(Sheet("", COLUMNS, [("\x1b[31m[bold]a|b\u202e", "1", "**x**")]))
     assert text.splitlines()[1] == "[bold]a|b             1  **x**"
 
 
-def test_bold_and_code_spans_have_a_form_in_every_output():
+def test_bold_and_code_are_rendered_in_every_output():
     line = f"{bold('gptq_')} runs {code('pip install x')}"
     assert rich_text(line).plain == "gptq_ runs `pip install x`"
     assert [(span.start, span.end, span.style) for span in rich_text(line).spans] == [(0, 5, "bold")]
@@ -109,13 +109,13 @@ def test_bold_and_code_spans_have_a_form_in_every_output():
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.iterdir() if path.is_dir()))
-def test_no_reference_output_in_a_terminal_has_a_backslash(folder):
+def test_terminal_output_of_references_has_no_backslash(folder):
     comparison = compare(REFERENCE / folder)
-    text = shown(*brief(comparison), *whole(comparison), *explained_blocks(comparison))
+    text = rendered_text(*brief(comparison), *whole(comparison), *explained_blocks(comparison))
     assert "\\" not in text
 
 
-def test_markdown_escapes_what_came_from_a_file_and_nothing_else():
+def test_markdown_escapes_names_from_files_only():
     assert to_markdown([Sheet("", COLUMNS, [("a|b", "1", "1.0x [0.9, 1.1]")]), "The end."]) == (
         """\
 | variant | decode tok/s | speed-up        |

@@ -25,63 +25,65 @@ BASELINE = {0: 1.380, 1: 1.395, 2: 1.371, 3: 1.402, 4: 1.388}
 VARIANT = {0: 0.752, 1: 0.771, 2: 0.749, 3: 0.760, 4: 0.765}
 
 
-def test_twice_as_fast_and_twice_as_slow_cancel_in_the_geometric_mean():
+def test_reciprocal_ratios_cancel_in_the_geometric_mean():
     assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
 
 
-def test_the_spread_of_repeats_is_the_sample_deviation_and_a_single_one_has_none():
+def test_deviation_is_the_sample_standard_deviation():
     assert deviation([1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.2909944487)
     assert deviation([1.0]) is None
 
 
-def test_the_interval_of_a_value_is_a_t_interval_on_logarithms():
+def test_estimate_has_a_t_interval_on_logarithms():
     logs = np.log(list(BASELINE.values()))
     low, high = reference.t.interval(0.95, df=4, loc=logs.mean(), scale=reference.sem(logs))
 
-    found = estimate(list(BASELINE.values()))
+    result = estimate(list(BASELINE.values()))
 
-    assert (found.value, found.low, found.high) == pytest.approx((math.exp(logs.mean()), math.exp(low), math.exp(high)))
+    assert (result.value, result.low, result.high) == pytest.approx(
+        (math.exp(logs.mean()), math.exp(low), math.exp(high))
+    )
 
 
-def test_two_rounds_give_a_value_and_no_interval():
+def test_two_rounds_have_no_interval():
     assert estimate([1.0, 1.1]).low is None
 
 
-def test_a_paired_ratio_is_a_one_sample_t_test_on_the_differences_of_logarithms():
+def test_paired_ratio_is_a_one_sample_t_test_on_log_differences():
     difference = np.log(list(BASELINE.values())) - np.log(list(VARIANT.values()))
     expected = reference.ttest_1samp(difference, 0.0)
     interval = expected.confidence_interval(0.95)
 
-    found = paired_ratio(BASELINE, VARIANT)
+    result = paired_ratio(BASELINE, VARIANT)
 
-    assert found.value == pytest.approx(math.exp(difference.mean()))
-    assert (found.low, found.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.rounds == 5
+    assert result.value == pytest.approx(math.exp(difference.mean()))
+    assert (result.low, result.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+    assert result.p == pytest.approx(expected.pvalue)
+    assert result.rounds == 5
 
 
 def test_only_common_rounds_are_paired():
-    found = paired_ratio({0: 2.0, 1: 2.2, 2: 2.1, 7: 99.0}, {0: 1.0, 1: 1.1, 2: 1.05, 8: 1e-9})
-    assert (found.value, found.rounds) == (pytest.approx(2.0), 3)
+    result = paired_ratio({0: 2.0, 1: 2.2, 2: 2.1, 7: 99.0}, {0: 1.0, 1: 1.1, 2: 1.05, 8: 1e-9})
+    assert (result.value, result.rounds) == (pytest.approx(2.0), 3)
 
 
-def test_a_slowdown_of_a_whole_round_cancels():
-    slow_afternoon = [1.0, 1.0, 1.3, 1.6, 2.0]
-    baseline = {number: 2.0 * factor for number, factor in enumerate(slow_afternoon)}
-    variant = {number: 1.0 * factor for number, factor in enumerate(slow_afternoon)}
-    found = paired_ratio(baseline, variant)
-    assert (found.low, found.high) == pytest.approx((2.0, 2.0))
+def test_common_slowdown_of_a_round_cancels():
+    slowdown = [1.0, 1.0, 1.3, 1.6, 2.0]
+    baseline = {number: 2.0 * factor for number, factor in enumerate(slowdown)}
+    variant = {number: 1.0 * factor for number, factor in enumerate(slowdown)}
+    result = paired_ratio(baseline, variant)
+    assert (result.low, result.high) == pytest.approx((2.0, 2.0))
 
 
-def test_fewer_than_three_common_rounds_give_a_ratio_without_a_test():
-    found = paired_ratio({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0})
-    assert found == Ratio(pytest.approx(2.0), rounds=2)
+def test_fewer_than_three_common_rounds_are_not_tested():
+    result = paired_ratio({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0})
+    assert result == Ratio(pytest.approx(2.0), rounds=2)
 
 
 def test_sweeps_without_common_rounds_are_not_paired():
-    apart = paired_ratio({0: 2.0, 1: 2.2, 2: 1.9}, {3: 1.0, 4: 1.1, 5: 1.3})
-    assert apart == unpaired_ratio([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
-    assert apart.rounds == 3
+    unpaired = paired_ratio({0: 2.0, 1: 2.2, 2: 1.9}, {3: 1.0, 4: 1.1, 5: 1.3})
+    assert unpaired == unpaired_ratio([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
+    assert unpaired.rounds == 3
 
 
 def _detectable(standard_error, freedom, tests=1):
@@ -89,7 +91,7 @@ def _detectable(standard_error, freedom, tests=1):
 
 
 @pytest.mark.parametrize("tests", [1, 4, 20])
-def test_the_detectable_ratio_includes_holms_correction(tests):
+def test_detectable_ratio_includes_holms_correction(tests):
     ratio = unpaired_ratio([1.00, 1.01, 1.02], [1.00, 1.02, 1.03])
     noncentrality = math.log(ratio.detectable(tests)) / ratio.standard_error
     critical = reference.t.ppf(1 - 0.025 / tests, ratio.freedom)
@@ -99,21 +101,21 @@ def test_the_detectable_ratio_includes_holms_correction(tests):
 
 @pytest.mark.parametrize("tests", [1, 4, 100])
 @pytest.mark.parametrize("freedom", [2, 2.7, 4, 9, 60])
-def test_the_detectable_ratio_has_80_percent_power(freedom, tests):
+def test_detectable_ratio_has_80_percent_power(freedom, tests):
     noncentrality = math.log(_detectable(0.02, freedom, tests)) / 0.02
     critical = reference.t.ppf(1 - 0.025 / tests, freedom)
     assert reference.nct.sf(critical, freedom, noncentrality) == pytest.approx(0.80, abs=1e-9)
 
 
-def test_two_sweeps_are_compared_with_welchs_t_on_logarithms():
+def test_unpaired_ratio_is_welchs_t_test_on_logarithms():
     before, after = [1.00, 1.02, 0.99, 1.01, 1.00], [1.10, 1.16, 1.07, 1.12]
     expected = reference.ttest_ind(np.log(before), np.log(after), equal_var=False)
     interval = expected.confidence_interval(0.95)
 
-    found = unpaired_ratio(before, after)
+    result = unpaired_ratio(before, after)
 
-    assert (found.low, found.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
-    assert (found.p, found.rounds) == (pytest.approx(expected.pvalue), 4)
+    assert (result.low, result.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+    assert (result.p, result.rounds) == (pytest.approx(expected.pvalue), 4)
 
 
 def test_identical_rounds_have_an_interval_of_zero_width():
@@ -131,14 +133,14 @@ def test_holm_agrees_with_r():
 
 
 @pytest.mark.parametrize(("rounds", "percent"), [(3, 1.6), (5, 0.8), (10, 0.5)])
-def test_half_a_percent_of_spread_hides_less_the_more_rounds_there_are(rounds, percent):
-    """The three numbers are from the measuring protocol, computed there by another program."""
-    found = _detectable(0.005 / math.sqrt(rounds), rounds - 1)
-    assert 100 * (found - 1) == pytest.approx(percent, abs=0.06)
+def test_detectable_ratio_falls_with_the_number_of_rounds(rounds, percent):
+    # The three percentages were computed by another program for the measuring protocol.
+    result = _detectable(0.005 / math.sqrt(rounds), rounds - 1)
+    assert 100 * (result - 1) == pytest.approx(percent, abs=0.06)
 
 
 @pytest.mark.parametrize("rounds", [3, 5, 10])
-def test_the_detectable_ratio_is_detected_80_times_in_100(rounds):
+def test_detectable_ratio_at_5_permille_spread_has_80_percent_power(rounds):
     error = 0.005 / math.sqrt(rounds)
     noncentrality = math.log(_detectable(error, rounds - 1)) / error
     critical = reference.t.ppf(0.975, rounds - 1)
@@ -151,17 +153,17 @@ def test_the_detectable_ratio_is_detected_80_times_in_100(rounds):
         (1.83, 1.79, 1.87, 0.001, "faster"),
         (0.61, 0.60, 0.62, 0.001, "slower"),
         (1.00, 0.985, 1.015, 0.9, "same"),
-        (1.01, 1.005, 1.015, 0.001, "same"),  # different for sure, and not enough for anyone to care
+        (1.01, 1.005, 1.015, 0.001, "same"),  # significant, but within the band of 2 %
         (1.03, 0.98, 1.08, 0.3, "inconclusive"),
-        (1.015, 1.005, 1.025, 0.01, "inconclusive"),  # excludes 1, inside the band, interval reaches out of it
-        (1.05, 1.01, 1.09, 0.06, "inconclusive"),  # excludes 1 alone, but not among so many
+        (1.015, 1.005, 1.025, 0.01, "inconclusive"),  # significant, but the interval extends beyond the band
+        (1.05, 1.01, 1.09, 0.06, "inconclusive"),  # excludes 1, but p is not significant after the correction
     ],
 )
-def test_the_verdict_needs_both_certainty_and_size(value, low, high, p, expected):
+def test_verdict_requires_significance_and_size(value, low, high, p, expected):
     assert verdict(Ratio(value, rounds=5, low=low, high=high, p=p), p) == expected
 
 
-def test_fewer_than_three_rounds_are_not_tested_however_large_the_ratio():
+def test_large_ratio_of_two_rounds_is_not_tested():
     assert verdict(Ratio(4.0, rounds=2), None) == "not tested"
 
 
@@ -172,7 +174,7 @@ def test_one_small_p_among_twenty_rows_is_not_significant():
     assert verdicts([lucky, *others])[0] == "inconclusive"
 
 
-def test_rows_that_were_not_tested_do_not_count_in_the_correction():
+def test_untested_rows_do_not_count_in_the_correction():
     clear = Ratio(1.05, rounds=5, low=1.01, high=1.09, p=0.03)
     assert verdicts([Ratio(2.0, rounds=1), clear, Ratio(2.0, rounds=1)]) == ["not tested", "faster", "not tested"]
 

@@ -1,8 +1,8 @@
-"""Sweeps whose true answer is known: does the interval cover it, and is the verdict right?
+"""Coverage of the interval and error rates of the verdict on simulated sweeps with a known true ratio.
 
-A simulated time is the true one, times the process's own luck (0.5 or 1 %), times each repeat's (0.5 %, one in five
-with a tail to the right, as timings have), times a slow drift over the session. The order of a sweep is kept:
-both variants once a round, the order reversed on odd rounds.
+A simulated time is the true time, times noise per process (0.5 or 1 %), times noise per repeat (0.5 %, one in five
+with a tail to the right, as timings have), times a slow drift over the session. The order is that of a sweep:
+both variants once per round, reversed in odd rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarker.core.stats import Ratio, paired_ratio, verdicts
 SWEEPS, ROUNDS, REPEATS = 2000, 5, 5
 INTERLEAVED = np.array([[0, 1], [3, 2], [4, 5], [7, 6], [8, 9]])
 """Slot in the session of each round's baseline and variant."""
-ONE_AFTER_THE_OTHER = np.array([[0, 5], [1, 6], [2, 7], [3, 8], [4, 9]])
+SEQUENTIAL = np.array([[0, 5], [1, 6], [2, 7], [3, 8], [4, 9]])
 
 
 def sweeps(true_ratio: float, *, noise: float, drift: float, slots: np.ndarray = INTERLEAVED) -> list[Ratio]:
@@ -35,36 +35,36 @@ def covered(ratios: list[Ratio], true_ratio: float) -> float:
 
 
 def share(ratios: list[Ratio], verdict: str) -> float:
-    """Return how often a table of this one row would have this verdict."""
+    """Return the fraction of one-row tables with this verdict."""
     return float(np.mean([verdicts([ratio]) == [verdict] for ratio in ratios]))
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.02])
 @pytest.mark.parametrize("noise", [0.005, 0.01])
 @pytest.mark.parametrize("true_ratio", [1.0, 1.03])
-def test_the_interval_covers_the_truth_in_95_of_100_sweeps(true_ratio, noise, drift):
+def test_interval_covers_the_true_ratio_in_95_percent_of_sweeps(true_ratio, noise, drift):
     assert 0.93 <= covered(sweeps(true_ratio, noise=noise, drift=drift), true_ratio) <= 0.97
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.02])
-def test_identical_variants_are_called_the_same(drift):
+def test_identical_variants_have_the_verdict_same(drift):
     ratios = sweeps(1.0, noise=0.005, drift=drift)
     assert share(ratios, "same") >= 0.90
     assert share(ratios, "faster") + share(ratios, "slower") <= 0.05
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.02])
-def test_a_true_three_percent_is_found(drift):
+def test_true_speed_up_of_3_percent_is_found(drift):
     assert share(sweeps(1.03, noise=0.005, drift=drift), "faster") >= 0.90
 
 
 def test_drift_biases_sweeps_that_are_not_interleaved():
-    ratios = sweeps(1.0, noise=0.005, drift=0.02, slots=ONE_AFTER_THE_OTHER)
+    ratios = sweeps(1.0, noise=0.005, drift=0.02, slots=SEQUENTIAL)
     assert covered(ratios, 1.0) < 0.60
 
 
-def test_a_table_of_twenty_identical_variants_rarely_names_one_as_different():
+def test_false_verdicts_in_tables_of_twenty_equal_variants_are_rare():
     ratios = sweeps(1.0, noise=0.02, drift=0.0)
     tables = [verdicts(ratios[start : start + 20]) for start in range(0, SWEEPS, 20)]
-    wrong = sum(any(verdict in ("faster", "slower") for verdict in table) for table in tables)
-    assert wrong <= 10
+    false_verdicts = sum(any(verdict in ("faster", "slower") for verdict in table) for table in tables)
+    assert false_verdicts <= 10

@@ -1,4 +1,4 @@
-"""Names that could break out of a table."""
+"""Escaping of names in markdown tables, and percentages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_is_one_inert_cell_of_the_table(name):
+def test_hostile_name_is_one_text_cell(name):
     columns = [Column[str]("variant", lambda name: name, "left"), Column[str]("tok/s", lambda _: "1")]
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(table(columns, [name]))
     cells = [token for token in tokens if token.type == "inline"]
@@ -49,17 +49,17 @@ def test_a_hostile_name_is_one_inert_cell_of_the_table(name):
         ("x" * 81, "x" * 79 + "…"),
     ],
 )
-def test_names_are_escaped_and_no_more_than_needed(name, text):
+def test_names_are_escaped_only_if_necessary(name, text):
     assert markdown(plain_line(name)) == text
 
 
-def test_columns_line_up_under_wide_letters():
+def test_columns_are_aligned_with_wide_characters():
     lines = table([Column[str]("name", lambda name: name, "left")], ["量化", "int8"]).splitlines()
     assert lines == ["| name |", "| :--- |", "| 量化 |", "| int8 |"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_record_makes_a_table_of_the_right_shape(tmp_path, name):
+def test_hostile_record_has_a_table_with_equal_rows(tmp_path, name):
     hostile = record(
         "int8",
         failed_cell("error", name),
@@ -86,5 +86,5 @@ def test_a_hostile_record_makes_a_table_of_the_right_shape(tmp_path, name):
         (0.893, 1, "89.3 %"),
     ],
 )
-def test_a_share_has_two_digits_by_default(share, places, text):
+def test_percentages_have_two_digits_by_default(share, places, text):
     assert percent(share, places=places) == text

@@ -1,4 +1,4 @@
-"""Output of the program in a pipe and on a terminal, and output of the libraries that is hidden."""
+"""Output in a pipe and on a terminal, and hidden output of libraries."""
 
 import os
 import pty
@@ -46,31 +46,33 @@ def program(body="", *, quiet=False, verbose=False):
     return [sys.executable, "-c", text.replace("BODY", textwrap.dedent(body).strip().replace("\n", "\n    ") or "pass")]
 
 
-def environment(**more):
-    return {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"} | more
+def environment(**variables):
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"} | variables
 
 
-def run(command, **more):
-    return subprocess.run(command, capture_output=True, text=True, env=environment(**more), timeout=60, check=False)
+def run(command, **variables):
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment(**variables), timeout=60, check=False
+    )
 
 
-def run_in_terminal(command, **more):
+def run_in_terminal(command, **variables):
     """Return the output of both streams on a terminal of 80 columns."""
     parent, child = pty.openpty()
-    with subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment(**more)) as process:
+    with subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment(**variables)) as process:
         os.close(child)
-        received = b""
+        chunks = b""
         while True:
             try:
                 part = os.read(parent, 65536)
-            except OSError:  # Linux says so when the last writer is gone
+            except OSError:  # Linux raises EIO after the last writer has closed
                 break
             if not part:
                 break
-            received += part
+            chunks += part
         process.wait(timeout=60)
     os.close(parent)
-    return received.decode()
+    return chunks.decode()
 
 
 STEPS = """
@@ -83,7 +85,7 @@ STEPS = """
 """
 
 
-def test_in_a_pipe_there_are_plain_lines_and_no_noise():
+def test_pipe_gets_plain_lines_without_library_output():
     done = run(program())
     assert done.stdout == "loading\n\none block\nafterwards\n"
     assert done.stderr == ""
@@ -103,7 +105,7 @@ def test_verbose_shows_the_output_of_the_libraries():
     assert "loading" in done.stdout
 
 
-def test_in_a_pipe_a_long_step_prints_a_line_every_tenth():
+def test_long_step_in_a_pipe_prints_every_tenth():
     lines = run(program(STEPS)).stdout.splitlines()
     assert lines[1:13] == [
         "  quantizing layers: 0/40",
@@ -121,46 +123,46 @@ def test_in_a_pipe_a_long_step_prints_a_line_every_tenth():
     ]
 
 
-def test_on_a_terminal_a_long_step_is_a_bar_that_goes_away():
-    received = run_in_terminal(program(STEPS))
-    assert "NOISE" not in received
-    assert "━" in received
-    drawn = [line for line in received.split("\r\n") if "quantizing layers" in line]
-    assert len(drawn) < 41  # not at every step
-    assert all(line.startswith(("\x1b[1A\r\x1b[2K", "quantizing")) for line in drawn)
-    # Every bar that was drawn was cleared again.
-    assert received.count("quantizing layers") == received.count("\x1b[1A\r\x1b[2K")
-    visible = re.sub(r"quantizing layers[^\n]*\n\x1b\[1A\r\x1b\[2K", "", received)
+def test_long_step_on_a_terminal_is_a_transient_bar():
+    output = run_in_terminal(program(STEPS))
+    assert "NOISE" not in output
+    assert "━" in output
+    bars = [line for line in output.split("\r\n") if "quantizing layers" in line]
+    assert len(bars) < 41  # not at every step
+    assert all(line.startswith(("\x1b[1A\r\x1b[2K", "quantizing")) for line in bars)
+    # Every bar is erased.
+    assert output.count("quantizing layers") == output.count("\x1b[1A\r\x1b[2K")
+    visible = re.sub(r"quantizing layers[^\n]*\n\x1b\[1A\r\x1b\[2K", "", output)
     assert visible.replace("\r\n", "\n").replace("\r", "") == "loading\nhalf way\n\none block\nafterwards\n"
-    assert "\x1b[?25l" not in received  # the cursor is never hidden, so that Ctrl-C cannot lose it
+    assert "\x1b[?25l" not in output  # a hidden cursor would stay hidden after Ctrl-C
 
 
-def test_without_colours_the_bar_has_none():
-    received = run_in_terminal(program(STEPS), NO_COLOR="1")
-    assert "━" in received
-    assert not re.search(r"\x1b\[[0-9;]*[1-9][0-9;]*m", received)
+def test_no_color_removes_the_colours_of_the_bar():
+    output = run_in_terminal(program(STEPS), NO_COLOR="1")
+    assert "━" in output
+    assert not re.search(r"\x1b\[[0-9;]*[1-9][0-9;]*m", output)
 
 
-def test_a_simple_terminal_gets_lines():
-    received = run_in_terminal(program(STEPS), TERM="dumb")
-    assert "quantizing layers: 4/40" in received
-    assert "\x1b" not in received
+def test_dumb_terminal_gets_lines():
+    output = run_in_terminal(program(STEPS), TERM="dumb")
+    assert "quantizing layers: 4/40" in output
+    assert "\x1b" not in output
 
 
-def test_forced_colours_draw_no_bar_into_a_pipe():
+def test_force_color_draws_no_bar_into_a_pipe():
     done = run(program(STEPS), FORCE_COLOR="1", TTY_COMPATIBLE="1")
     assert "\x1b" not in done.stdout + done.stderr
     assert "quantizing layers: 4/40" in done.stdout
 
 
-def test_a_bar_with_a_long_name_stays_on_one_line():
-    received = run_in_terminal(program('terminal.step("x" * 300, 1, 40)'))
-    bar = next(line for line in received.split("\r\n") if line.startswith("xxx"))
+def test_bar_with_a_long_name_fits_one_line():
+    output = run_in_terminal(program('terminal.step("x" * 300, 1, 40)'))
+    bar = next(line for line in output.split("\r\n") if line.startswith("xxx"))
     assert len(re.sub(r"\x1b\[[0-9;]*m", "", bar)) <= 80
     assert "1/40" in bar
 
 
-def test_an_error_of_the_users_is_one_line_and_exit_code_2():
+def test_user_error_is_one_line_and_exit_code_2():
     body = "from benchmarker.core.errors import SpecError\nraise SpecError('quant: no quantization\\n\"bnb-4bit\"')"
     done = run(program(body))
     assert done.stdout == "loading\n"
@@ -168,7 +170,7 @@ def test_an_error_of_the_users_is_one_line_and_exit_code_2():
     assert done.returncode == 2
 
 
-def test_an_error_is_wrapped_in_a_terminal_but_no_command_is_broken():
+def test_error_on_a_terminal_is_wrapped_outside_commands():
     lines = [
         "error: the environment is not installed, and no other environment has it;",
         "'benchmarker engine install vllm --from wheelhouse' installs it, and",
@@ -187,33 +189,33 @@ def test_ctrl_c_is_exit_code_130():
     assert done.returncode == 130
 
 
-def test_a_fault_of_the_program_keeps_its_traceback_and_the_last_library_output():
+def test_internal_error_prints_traceback_and_last_library_output():
     done = run(program("raise ValueError('boom')"))
     _, last_output = done.stderr.split("ValueError: boom\nThe libraries' last output:\n")
-    # What is buffered comes later than what is not.
+    # Buffered output follows unbuffered output.
     assert "NOISE print\n" in last_output
     assert "NOISE from C\n" in last_output
     assert done.returncode == 1
 
 
-def test_a_crash_in_a_library_shows_its_stack():
+def test_segmentation_fault_prints_its_stack():
     done = run(program("import faulthandler; faulthandler._sigsegv()"))
     assert "Segmentation fault" in done.stderr
     assert done.returncode == -11
 
 
-def test_ctrl_c_and_errors_leave_no_file_behind(tmp_path):
+def test_ctrl_c_and_errors_leave_no_temporary_file(tmp_path):
     for body in ("", "raise KeyboardInterrupt", "raise ValueError"):
         run(program(body), TMPDIR=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_process_leaves_no_file_behind(tmp_path):
+def test_killed_process_leaves_no_temporary_file(tmp_path):
     run(program("os.kill(os.getpid(), 9)"), TMPDIR=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_in_a_test_or_a_notebook_the_streams_are_not_descriptors(capsys):
+def test_streams_without_descriptors_are_quieted(capsys):
     with quiet_libraries(verbose=False) as streams:
         print("NOISE")
         print("NOISE", file=sys.stderr)
@@ -223,7 +225,7 @@ def test_in_a_test_or_a_notebook_the_streams_are_not_descriptors(capsys):
     assert capsys.readouterr().out == "after\n"
 
 
-def test_the_tail_is_the_last_lines():
+def test_tail_returns_the_last_lines():
     with quiet_libraries(verbose=False) as streams:
         for number in range(30):
             print(f"line {number}")
@@ -233,7 +235,7 @@ def test_the_tail_is_the_last_lines():
     assert Streams(sys.stdout, sys.stderr).tail() == ""
 
 
-def shown(action, **options):
+def printed_by(action, **options):
     out, error = StringIO(), StringIO()
     action(Terminal(streams=Streams(out, error), **options))
     assert error.getvalue() == ""
@@ -241,43 +243,43 @@ def shown(action, **options):
 
 
 def test_names_cannot_control_the_terminal():
-    assert shown(lambda terminal: terminal.line("[bold]a[/bold] :smile: 1.5")) == "[bold]a[/bold] :smile: 1.5\n"
-    assert shown(lambda terminal: terminal.line("a\x1b[2Jb\rc\u202ed\x07")) == "a�[2Jb�c�d�\n"
+    assert printed_by(lambda terminal: terminal.line("[bold]a[/bold] :smile: 1.5")) == "[bold]a[/bold] :smile: 1.5\n"
+    assert printed_by(lambda terminal: terminal.line("a\x1b[2Jb\rc\u202ed\x07")) == "a�[2Jb�c�d�\n"
     assert clean("tab\tand\nline, ümläut 模型") == "tab\tand\nline, ümläut 模型"
 
 
-def test_a_long_line_is_not_broken():
-    assert shown(lambda terminal: terminal.line("x" * 300)) == "x" * 300 + "\n"
+def test_long_line_is_not_wrapped():
+    assert printed_by(lambda terminal: terminal.line("x" * 300)) == "x" * 300 + "\n"
 
 
-def test_a_detail_is_not_printed_when_quiet():
-    assert shown(lambda terminal: terminal.detail(["a block"]), quiet=True) == ""
-    assert shown(lambda terminal: terminal.detail(["a block"])) == "\na block\n"
+def test_quiet_hides_details():
+    assert printed_by(lambda terminal: terminal.detail(["a block"]), quiet=True) == ""
+    assert printed_by(lambda terminal: terminal.detail(["a block"])) == "\na block\n"
     sheet = Sheet("", [Column[str]("name", str, "left")], ["aten::mm"])
-    assert shown(lambda terminal: terminal.detail([sheet])) == "\nname\naten::mm\n"
+    assert printed_by(lambda terminal: terminal.detail([sheet])) == "\nname\naten::mm\n"
 
 
-def test_a_step_without_a_known_end_is_one_line():
+def test_step_without_total_is_one_line():
     def action(terminal):
         terminal.step("downloading", 0, 0)
         terminal.step("downloading", 0, 0)
         terminal.step("reading", 1_500_000, 3_000_000)
 
-    assert shown(action) == "  downloading\n  reading: 50 %\n"
+    assert printed_by(action) == "  downloading\n  reading: 50 %\n"
 
 
-def test_letters_outside_the_output_encoding_become_question_marks():
+def test_unencodable_characters_become_question_marks():
     done = run(program('terminal.line("模型")'), PYTHONIOENCODING="ascii")
     assert "??" in done.stdout
     assert done.returncode == 0
 
 
-def test_other_exceptions_are_passed_on():
+def test_other_exceptions_propagate():
     with pytest.raises(ZeroDivisionError), one_line_errors():
         raise ZeroDivisionError
-    with pytest.raises(SystemExit) as stopped, one_line_errors():
+    with pytest.raises(SystemExit) as caught, one_line_errors():
         raise SpecError("x")
-    assert stopped.value.code == 2
+    assert caught.value.code == 2
 
 
 PINNED = """
@@ -289,10 +291,10 @@ PINNED = """
 """
 
 
-def on_screen(received):
+def on_screen(output):
     """Return the lines that remain on the screen; each erasure removes the last one."""
     lines = []
-    for part in re.split(r"(\x1b\[1A\r\x1b\[2K|\r\n)", received):
+    for part in re.split(r"(\x1b\[1A\r\x1b\[2K|\r\n)", output):
         if part.startswith("\x1b[1A"):
             lines.pop()
         elif part and part != "\r\n":
@@ -300,19 +302,19 @@ def on_screen(received):
     return lines
 
 
-def test_on_a_terminal_pinned_lines_stay_below_the_output():
-    received = run_in_terminal(program(PINNED))
-    assert on_screen(received) == ["loading", "round 1", "round 2", "one block", "afterwards"]
-    in_the_middle = received[: received.index("round 2") + len("round 2\r\nfp16  31\r\nint8  ·\r\n")]
+def test_pinned_lines_stay_below_the_output():
+    output = run_in_terminal(program(PINNED))
+    assert on_screen(output) == ["loading", "round 1", "round 2", "one block", "afterwards"]
+    in_the_middle = output[: output.index("round 2") + len("round 2\r\nfp16  31\r\nint8  ·\r\n")]
     assert on_screen(in_the_middle) == ["loading", "round 1", "round 2", "fp16  31", "int8  ·"]
 
 
-@pytest.mark.parametrize("how", [{"quiet": True}, {"verbose": True}])
-def test_nothing_is_pinned_with_quiet_or_verbose(how):
-    assert "fp16" not in run_in_terminal(program(PINNED, **how))
+@pytest.mark.parametrize("options", [{"quiet": True}, {"verbose": True}])
+def test_quiet_and_verbose_pin_no_lines(options):
+    assert "fp16" not in run_in_terminal(program(PINNED, **options))
 
 
-def test_nothing_is_pinned_in_a_pipe_or_if_it_does_not_fit():
+def test_pipes_and_small_terminals_pin_no_lines():
     assert "fp16" not in run(program(PINNED)).stdout
     assert "fp16" not in run_in_terminal(program(PINNED), COLUMNS="7")
     assert "fp16" not in run_in_terminal(program(PINNED), LINES="2")

@@ -1,4 +1,4 @@
-"""Escape codes and redrawn lines in text that something else wrote."""
+"""Escape codes and redrawn lines in output of other programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarker.core.tables import lines_of, without_escape_codes
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b]0;title\x07text", "text"),
@@ -18,9 +18,9 @@ from benchmarker.core.tables import lines_of, without_escape_codes
         ("two\x1b\nlines", "two\nlines"),
     ],
 )
-def test_escape_codes_go_and_lines_stay_lines(text: str, words: str) -> None:
-    assert without_escape_codes(text) == words
+def test_escape_codes_are_removed_and_line_breaks_kept(text: str, expected: str) -> None:
+    assert without_escape_codes(text) == expected
 
 
-def test_of_a_redrawn_line_the_last_state_is_shown() -> None:
+def test_redrawn_line_has_its_last_state() -> None:
     assert lines_of("loading  10 %\rloading 100 %\r\n\x1b[32mdone\x1b[0m\n") == ["loading 100 %", "done", ""]
