@@ -1,4 +1,4 @@
-"""Each check of `benchmarker comply` fails on a planted fault of its kind, and passes without it."""
+"""Checks of `benchmarker comply` on fake engines with and without the fault that they detect."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from tests import records
 VOCABULARY = 7
 
 
-def following(ids):
+def next_token(ids):
     return (sum(ids) + 1) % VOCABULARY
 
 
@@ -42,19 +42,19 @@ class Source:
     def __init__(self, *, cached=False, skipped=False, missing=0, early=False, clock=1.0):
         self.cached, self.skipped, self.missing, self.early, self.clock = cached, skipped, missing, early, clock
         self.now_ns = 0
-        self.seen = set()
+        self.seen_prompts = set()
 
     def generate(self, prompts, new_tokens, context=None):
         rows = []
         for prompt in prompts:
             ids = list(prompt)
             for _ in range(new_tokens - self.missing):
-                ids.append((following(ids) + self.skipped) % VOCABULARY)
+                ids.append((next_token(ids) + self.skipped) % VOCABULARY)
             rows.append(tuple(ids[len(prompt) :]))
-        known = self.cached and tuple(map(tuple, prompts)) in self.seen
-        self.seen.add(tuple(map(tuple, prompts)))
+        is_cached = self.cached and tuple(map(tuple, prompts)) in self.seen_prompts
+        self.seen_prompts.add(tuple(map(tuple, prompts)))
         start = self.now_ns
-        prefill = 0 if known else 10_000_000
+        prefill = 0 if is_cached else 10_000_000
         self.now_ns += prefill + 1_000_000 * (new_tokens - 1)
         first = start + (0 if self.early else prefill)
         end = start + round((self.now_ns - start) * self.clock)
@@ -63,7 +63,7 @@ class Source:
     def step_scores(self, ids, *, prompt_tokens):
         rows = numpy.full((len(ids) - prompt_tokens + 1, VOCABULARY), -9.0, dtype=numpy.float32)
         for number in range(len(rows)):
-            rows[number, following(ids[: prompt_tokens + number])] = -0.1
+            rows[number, next_token(ids[: prompt_tokens + number])] = -0.1
         return Scores(rows)
 
 
@@ -86,12 +86,12 @@ def outcome(check, source, records=()):
         (run_checks.check_first_token, {"early": True}),
     ],
 )
-def test_a_check_fails_on_its_fault_only(check, fault):
+def test_check_fails_only_with_its_fault(check, fault):
     assert outcome(check, Source()) == "passed"
     assert outcome(check, Source(**fault)) == "failed"
 
 
-def test_a_clock_that_is_three_percent_fast_fails(monkeypatch):
+def test_clock_that_is_3_percent_fast_fails(monkeypatch):
     def by_hand(device, generate):
         before = source.now_ns
         generation = generate()
@@ -104,7 +104,7 @@ def test_a_clock_that_is_three_percent_fast_fails(monkeypatch):
     assert outcome(run_checks.check_clock, source) == "failed"
 
 
-def test_a_message_between_processes_is_no_fault_of_the_clock(monkeypatch):
+def test_message_latency_of_an_external_engine_is_subtracted(monkeypatch):
     def by_hand(device, generate):
         before = source.now_ns
         generation = generate()
@@ -114,8 +114,8 @@ def test_a_message_between_processes_is_no_fault_of_the_clock(monkeypatch):
     source = Source()
     assert outcome(run_checks.check_clock, source) == "failed"
     source.is_elsewhere = True
-    found = run_checks.check_clock(subject_of(source))
-    assert (found.outcome, found.text) == (
+    finding = run_checks.check_clock(subject_of(source))
+    assert (finding.outcome, finding.text) == (
         "passed",
         "the engine's latency is 1.0000 of the loop by hand, by the difference between 5 tokens and one token; "
         "limit 2%",
@@ -127,20 +127,20 @@ def test_a_message_between_processes_is_no_fault_of_the_clock(monkeypatch):
     assert run_checks.check_clock(subject).outcome == "not applicable"
 
 
-def test_the_prefill_scores_tokens_of_an_engine_that_scores_no_step():
+def test_prefill_scores_replace_missing_step_scores():
     class Prefilling(Source):
         def step_scores(self, ids, *, prompt_tokens):
             return None
 
         def prefill_scores(self, ids):
-            top = numpy.array([[following(ids[: end + 1]), 99] for end in range(len(ids))])
+            top = numpy.array([[next_token(ids[: end + 1]), 99] for end in range(len(ids))])
             return PrefillScores(top, numpy.array([[-0.1, -3.0]] * len(ids), dtype=numpy.float32))
 
-    found = run_checks.check_timed_output(subject_of(Prefilling()))
-    words = "tokens are the likeliest of the engine's prefill, which stands in for its decode step"
-    assert (found.outcome, found.text) == ("passed", f"5 of 5 {words}")
-    found = run_checks.check_timed_output(subject_of(Prefilling(skipped=True)))
-    assert (found.outcome, found.text) == ("failed", f"0 of 5 {words}")
+    finding = run_checks.check_timed_output(subject_of(Prefilling()))
+    message = "tokens are the likeliest of the engine's prefill, which stands in for its decode step"
+    assert (finding.outcome, finding.text) == ("passed", f"5 of 5 {message}")
+    finding = run_checks.check_timed_output(subject_of(Prefilling(skipped=True)))
+    assert (finding.outcome, finding.text) == ("failed", f"0 of 5 {message}")
 
 
 def timed_cell(latency_s):
@@ -152,7 +152,7 @@ STEAL = "the hypervisor took 4 % of our cores' time meanwhile"
 
 
 @pytest.mark.parametrize(
-    ("slow", "disturbance", "fault", "expected"),
+    ("slow_runs", "disturbance", "fault", "expected"),
     [
         (4, None, {}, "passed"),
         (5, None, {}, "failed"),
@@ -161,47 +161,47 @@ STEAL = "the hypervisor took 4 % of our cores' time meanwhile"
         (5, STEAL, {"skipped": True}, "failed"),
     ],
 )
-def test_a_long_time_is_measured_up_to_five_times(monkeypatch, slow, disturbance, fault, expected):
+def test_slow_run_is_repeated_up_to_five_times(monkeypatch, slow_runs, disturbance, fault, expected):
     class Slow(Source):
         def generate(self, *arguments, **options):
             self.clock = next(clocks)
             return super().generate(*arguments, **options)
 
-    clocks = iter([1.4] * slow + [1.0])
+    clocks = iter([1.4] * slow_runs + [1.0])
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: disturbance)
     monkeypatch.setattr(run_checks.HostGauge, "between", lambda *times: object())
     subject = replace(subject_of(Slow(**fault)), records=[SimpleNamespace(cells=[timed_cell(0.014)])])
-    found = run_checks.check_timed_output(subject)
-    assert found.outcome == expected
-    assert found.text.endswith(f"; {STEAL}, in each of 5 tries") == (expected == "disturbed")
+    finding = run_checks.check_timed_output(subject)
+    assert finding.outcome == expected
+    assert finding.text.endswith(f"; {STEAL}, in each of 5 tries") == (expected == "disturbed")
 
 
-def test_a_time_outside_the_timed_runs_fails(monkeypatch):
+def test_latency_outside_the_timed_range_fails(monkeypatch):
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: None)
     timed = timed_cell(0.0139)
     longer = SimpleNamespace(**{**vars(timed), "new_tokens": 50, "samples": [SimpleNamespace(latency_s=9.0)]})
     record = SimpleNamespace(cells=[timed, longer])
     assert outcome(run_checks.check_timed_output, Source(), [record]) == "passed"
-    # A single process does not show how far processes differ.
+    # The spread between processes is unknown with a single process.
     record.cells[0].samples[0].latency_s = 0.0135
     assert outcome(run_checks.check_timed_output, Source(), [record]) == "passed"
     assert outcome(run_checks.check_timed_output, Source(), [record] * 3) == "failed"
     record.cells[0].samples[0].latency_s = 0.010
     assert outcome(run_checks.check_timed_output, Source(), [record]) == "failed"
-    found = run_checks.check_timed_output(replace(subject_of(Source()), records=[record] * 3))
-    assert found.text == (
+    finding = run_checks.check_timed_output(replace(subject_of(Source()), records=[record] * 3))
+    assert finding.text == (
         "5 of 5 tokens are the likeliest of the scored step; in the last of 5 tries it took 0.0140 s, the timed runs "
         "0.0098 to 0.0102 s (widened by 2%)"
     )
 
 
-def test_a_given_text_is_no_check_of_caching():
+def test_caching_check_requires_different_prompts():
     subject = subject_of(Source(cached=True))
     same = replace(subject, prompts=[subject.own[0]] * len(subject.prompts))
     assert run_checks.check_no_caching(same).outcome == "not applicable"
 
 
-def test_the_tokens_of_a_depth_are_passed_and_scored():
+def test_context_tokens_are_passed_and_scored():
     class Deep(Source):
         def generate(self, prompts, new_tokens, context=None):
             assert context == [(6,)]
@@ -212,14 +212,14 @@ def test_the_tokens_of_a_depth_are_passed_and_scored():
     assert run_checks.check_timed_output(subject).outcome == "passed"
 
 
-def test_an_engine_without_scores_is_not_applicable():
+def test_output_check_is_not_applicable_without_scores():
     source = Source()
     source.step_scores = lambda ids, *, prompt_tokens: None
     source.prefill_scores = lambda ids: None
     assert outcome(run_checks.check_timed_output, source) == "not applicable"
 
 
-def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
+def test_planted_delay_passes_and_a_wrong_clock_fails(monkeypatch):
     now_ns = 0
 
     def sleep(seconds):
@@ -233,30 +233,30 @@ def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
 
     monkeypatch.setattr(planted_delay, "time", SimpleNamespace(perf_counter_ns=tick, sleep=sleep))
     device = find_device("cpu")
-    assert [found.outcome for found in planted_delay.check_planted_delay(device)] == ["passed", "passed"]
+    assert [finding.outcome for finding in planted_delay.check_planted_delay(device)] == ["passed", "passed"]
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: None)
     monkeypatch.setattr(run_checks, "TRIES", 1)
     assert planted_delay.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
 
 
-def test_a_planted_delay_on_a_busy_machine_is_disturbed_unless_it_is_too_short(monkeypatch):
+def test_too_long_planted_delay_on_a_busy_machine_is_disturbed(monkeypatch):
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: STEAL)
     monkeypatch.setattr(run_checks.HostGauge, "between", lambda *times: object())
-    reported = iter([(0.006, 0.9)] * 5 + [(0.0048, 1 / 1.03)])
-    monkeypatch.setattr(planted_delay, "_delays", lambda *arguments: next(reported))
+    delays = iter([(0.006, 0.9)] * 5 + [(0.0048, 1 / 1.03)])
+    monkeypatch.setattr(planted_delay, "_delays", lambda *arguments: next(delays))
     findings = planted_delay.check_planted_delay(find_device("cpu"))
-    assert [found.outcome for found in findings] == ["disturbed", "disturbed"]
+    assert [finding.outcome for finding in findings] == ["disturbed", "disturbed"]
     assert findings[0].text.endswith(f"(+20.0%); limit 2.5%; {STEAL}, in each of 5 tries")
     findings = planted_delay.check_planted_delay(find_device("cpu"))
-    assert [found.outcome for found in findings] == ["failed", "passed"]
-    assert not any("tries" in found.text for found in findings)
+    assert [finding.outcome for finding in findings] == ["failed", "passed"]
+    assert not any("tries" in finding.text for finding in findings)
 
 
-def test_a_block_of_known_size_grows_the_memory_by_its_size(monkeypatch):
+def test_memory_check_compares_growth_with_a_known_block(monkeypatch):
     device = find_device("cpu")
     monkeypatch.setattr(memory_check, "BLOCK_BYTES", 2**28)
-    found = memory_check.check_memory(device)
-    assert (found.outcome, found.text[:20]) == ("passed", "0.25 GiB allocated; ")
+    finding = memory_check.check_memory(device)
+    assert (finding.outcome, finding.text[:20]) == ("passed", "0.25 GiB allocated; ")
     peak = CpuDevice.peak_memory
     monkeypatch.setattr(
         CpuDevice, "peak_memory", lambda self: replace(peak(self), growth_bytes=round(1.03 * peak(self).growth_bytes))
@@ -264,7 +264,7 @@ def test_a_block_of_known_size_grows_the_memory_by_its_size(monkeypatch):
     assert memory_check.check_memory(device).outcome == "failed"
 
 
-def test_weights_that_were_unpacked_on_use_fail():
+def test_weights_unpacked_after_loading_fail():
     model = torch.nn.Linear(1024, 1024, dtype=torch.float16)
     source = Source()
     assert outcome(run_checks.check_weights, source) == "not applicable"
@@ -274,14 +274,14 @@ def test_weights_that_were_unpacked_on_use_fail():
     faulty = SimpleNamespace(load=SimpleNamespace(weight_bytes=3 * 1025 * 1024))
     assert outcome(run_checks.check_weights, source, [record, faulty]) == "failed"
     model.float()
-    found = run_checks.check_weights(replace(subject_of(source), records=[record]))
-    assert (found.outcome, found.text) == (
+    finding = run_checks.check_weights(replace(subject_of(source), records=[record]))
+    assert (finding.outcome, finding.text) == (
         "failed",
         "2.0000 of the record's 2.0 MiB after 5 tokens; limit 2%",
     )
 
 
-def test_power_and_false_verdicts():
+def test_power_passes_and_false_verdicts_are_below_5_percent():
     assert planted_delay.check_power().outcome == "passed"
     assert planted_delay.found_slower(0.003, seed=2, slower=1.0) == 0
     random_times = random.Random(3)
@@ -315,13 +315,13 @@ def sweep_folder(tmp_path, lines):
 
 def planned():
     names = [(number, name) for number in range(2) for name in order(("a", "b", "c"), number, 1)]
-    return [line(number, name, 10.0 * place, 10.0 * place + 9) for place, (number, name) in enumerate(names)]
+    return [line(number, name, 10.0 * position, 10.0 * position + 9) for position, (number, name) in enumerate(names)]
 
 
-def test_the_planned_order_passes_and_faults_are_named(tmp_path):
+def test_planned_order_passes_and_violations_fail(tmp_path):
     assert check_order(tmp_path, ()).outcome == "not applicable"
-    found = check_order(sweep_folder(tmp_path, planned()), ())
-    assert (found.outcome, found.text) == (
+    finding = check_order(sweep_folder(tmp_path, planned()), ())
+    assert (finding.outcome, finding.text) == (
         "passed",
         "6 processes of 2 rounds in the planned order, one at a time on a device",
     )
@@ -329,13 +329,13 @@ def test_the_planned_order_passes_and_faults_are_named(tmp_path):
     swapped[0], swapped[1] = (
         text.replace(old, new) for text, old, new in ((swapped[0], '"a"', '"b"'), (swapped[1], '"b"', '"a"'))
     )
-    found = check_order(sweep_folder(tmp_path, swapped), ())
-    assert found.text == "round 1 ran b, a, c; planned was a, b, c"
-    together = [*planned(), line(1, "a", 51.0, 60.0)]
-    assert "ran at the same time on GPU-1" in check_order(sweep_folder(tmp_path, together), ()).text
+    finding = check_order(sweep_folder(tmp_path, swapped), ())
+    assert finding.text == "round 1 ran b, a, c; planned was a, b, c"
+    simultaneous = [*planned(), line(1, "a", 51.0, 60.0)]
+    assert "ran at the same time on GPU-1" in check_order(sweep_folder(tmp_path, simultaneous), ()).text
 
 
-def test_compare_gets_a_line_for_each_failed_check(tmp_path):
+def test_compare_lists_each_failed_check(tmp_path):
     findings = (judged("clock", "1.03 of the loop", holds=False, variant="fp16"), judged("power", "fine", holds=True))
     write_json(ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings), tmp_path / COMPLY_FILE)
     assert comply_lines([tmp_path]) == (
@@ -349,7 +349,7 @@ def test_compare_gets_a_line_for_each_failed_check(tmp_path):
     )
 
 
-def test_false_verdicts_need_six_rounds():
-    made = [records.record(name, round_number=number) for number in range(2) for name in ("fp16", "int8")]
-    (finding,) = check_false_verdicts(records.compare_records(made))
+def test_false_verdicts_require_six_rounds():
+    records_of_rounds = [records.record(name, round_number=number) for number in range(2) for name in ("fp16", "int8")]
+    (finding,) = check_false_verdicts(records.compare_records(records_of_rounds))
     assert finding.text == "not testable for 1 row of 2 paired rounds: it needs 6"

@@ -1,4 +1,4 @@
-"""`benchmarker comply` on a whole folder: which variants it opens, its file, its time limit, and interruptions."""
+"""`benchmarker comply` on a folder: selected variants, findings file, time limit and interruptions."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ DEVICE = records.environment().device.name
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A sweep of two variants, with a machine that has its device and passes its checks."""
+    """Return a sweep of two variants on a machine with the recorded device, which passes its checks."""
     monkeypatch.setattr(comply, "check_planted_delay", lambda device: [])
     monkeypatch.setattr(comply, "check_memory", lambda device: judged("memory", "fine", holds=True))
     monkeypatch.setattr(comply, "environment", lambda device: SimpleNamespace(device=SimpleNamespace(name=DEVICE)))
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def script(tmp_path, text):
-    """A program in place of the interpreter that checks a variant."""
+    """Write a program that replaces the interpreter of a variant's checks."""
     path = tmp_path / "checks"
     path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
     path.chmod(0o755)
@@ -40,10 +40,14 @@ def finding_of(outcome="passed"):
 
 
 def of_variants(folder):
-    return [(each.variant, each.check, each.outcome) for each in read_findings(folder).findings if each.variant]
+    return [
+        (finding.variant, finding.check, finding.outcome)
+        for finding in read_findings(folder).findings
+        if finding.variant
+    ]
 
 
-def test_an_interruption_keeps_the_finished_variants(folder, monkeypatch):
+def test_interruption_keeps_finished_variants(folder, monkeypatch):
     def in_process(job, paths, variant):
         if variant == "b":
             raise KeyboardInterrupt
@@ -55,7 +59,7 @@ def test_an_interruption_keeps_the_finished_variants(folder, monkeypatch):
     assert of_variants(folder) == [("a", "clock", "passed")]
 
 
-def test_one_variant_keeps_the_findings_of_the_others(folder, monkeypatch):
+def test_variant_option_keeps_findings_of_other_variants(folder, monkeypatch):
     outcomes = iter([True, True, False])
 
     def in_process(job, paths, variant):
@@ -70,46 +74,48 @@ def test_one_variant_keeps_the_findings_of_the_others(folder, monkeypatch):
     assert of_variants(folder) == [("a", "clock", "passed"), ("b", "clock", "failed")]
 
 
-def test_a_process_that_fails_keeps_its_findings_and_gives_the_reason(folder, tmp_path, monkeypatch):
+def test_failed_process_keeps_its_findings_and_has_a_reason(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", script(tmp_path, f"print('{finding_of()}')\nsys.exit('no such model')"))
-    found = list(comply._in_process(folder / "job-a.json", [], "a"))
-    assert [(each.check, each.outcome, each.text) for each in found] == [
+    findings = list(comply._in_process(folder / "job-a.json", [], "a"))
+    assert [(finding.check, finding.outcome, finding.text) for finding in findings] == [
         ("clock", "passed", "x"),
         ("opened", "failed", "its process ended with 1: no such model"),
     ]
 
 
-def test_a_variant_has_a_time_limit(folder, tmp_path, monkeypatch):
+def test_variant_fails_after_the_time_limit(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(comply, "LIMIT_S", 1)
     monkeypatch.setattr(sys, "executable", script(tmp_path, "time.sleep(100)"))
-    (found,) = comply._in_process(folder / "job-a.json", [], "a")
-    assert (found.outcome, found.text) == ("failed", "did not end within 1 s")
+    (finding,) = comply._in_process(folder / "job-a.json", [], "a")
+    assert (finding.outcome, finding.text) == ("failed", "did not end within 1 s")
 
 
-def test_another_device_opens_no_variant(folder, monkeypatch):
+def test_records_of_another_device_are_not_applicable(folder, monkeypatch):
     monkeypatch.setattr(comply, "environment", lambda device: SimpleNamespace(device=SimpleNamespace(name="a CPU")))
     file = comply.comply(folder, [], lambda line: None)
     reason = f"the records are of {DEVICE}, and this device is a CPU"
     assert file.findings[-6:] == tuple(not_applicable(check, reason) for check in comply.CHECKS)
 
 
-def test_a_config_is_measured_in_one_round_first(tmp_path, folder, monkeypatch):
-    config, asked = tmp_path / "config.yaml", []
-    monkeypatch.setattr(sweep_command, "sweep_config", lambda *given: asked.append((given[1], given[3].rounds)) or [])
+def test_config_is_measured_in_one_round_first(tmp_path, folder, monkeypatch):
+    config, calls = tmp_path / "config.yaml", []
+    monkeypatch.setattr(
+        sweep_command, "sweep_config", lambda *arguments: calls.append((arguments[1], arguments[3].rounds)) or []
+    )
     monkeypatch.setattr("benchmarker.sweep.resume.latest_sweep", lambda results, path: folder)
     monkeypatch.setattr(comply, "_in_process", lambda job, paths, variant: iter([]))
     code, printed = typed("comply", config, "--variant", "a")
-    assert (code, asked) == (0, [(["a"], 1)])
+    assert (code, calls) == (0, [(["a"], 1)])
     assert "checks passed on" in printed
 
 
-def test_a_file_of_a_sweep_is_answered_with_its_folder(folder):
+def test_file_of_a_sweep_prints_its_folder(folder):
     code, printed = typed("comply", folder / "sweep.json")
     assert code == 2
     assert printed == f"error: {folder}/sweep.json: a file of a sweep; give its folder, {folder}\n"
 
 
-def test_nothing_is_written_beside_records_that_this_machine_did_not_make(folder, tmp_path, monkeypatch):
+def test_findings_are_not_written_into_a_folder_without_jobs(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(comply, "_in_process", lambda job, paths, variant: iter(()))
     output = tmp_path / "output"
     assert typed("comply", folder, "-o", output)[0] == 0
@@ -127,7 +133,7 @@ def test_nothing_is_written_beside_records_that_this_machine_did_not_make(folder
     assert read_findings(output).of("not applicable")
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_checks(folder, tmp_path, monkeypatch):
+def test_unwritable_output_is_refused_before_the_checks(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(comply, "check_planted_delay", lambda device: pytest.fail("checks began"))
     (tmp_path / "file").touch()
     code, printed = typed("comply", folder, "-o", tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Faults planted in the code that measures: each makes its check fail, and the check passes without it."""
+"""Checks of `benchmarker comply` on real engines with and without a planted fault in the measuring code."""
 
 import time
 from contextlib import contextmanager
@@ -45,19 +45,19 @@ def subject(request):
 
 
 @pytest.fixture(scope="module", params=["compile", "native"])
-def captured(request):
+def captured_subject(request):
     with opened("fp16", "cuda", request.param) as subject:
         yield subject
 
 
-def cached(answers, original=GENERATE):
+def cached_generate(cache, original=GENERATE):
     def generate(self, prompt_ids, new_tokens, *, context=None):
         start_ns = time.perf_counter_ns()
         key = tuple(prompt_ids), new_tokens
-        if key not in answers:
-            answers[key] = original(self, prompt_ids, new_tokens).tokens
+        if key not in cache:
+            cache[key] = original(self, prompt_ids, new_tokens).tokens
         end_ns = time.perf_counter_ns()
-        return clock.Generation(answers[key], start_ns, end_ns, end_ns, end_ns)
+        return clock.Generation(cache[key], start_ns, end_ns, end_ns, end_ns)
 
     return generate
 
@@ -79,19 +79,19 @@ def token_too_few(self, prompt_ids, new_tokens, *, context=None):
 @pytest.mark.parametrize(
     ("check", "fault"),
     [
-        (run_checks.check_no_caching, cached({})),
+        (run_checks.check_no_caching, cached_generate({})),
         (run_checks.check_timed_output, layer_skipped),
         (run_checks.check_length, token_too_few),
     ],
     ids=["cached answer", "skipped layer", "token too few"],
 )
-def test_a_faulty_generation_fails(subject, check, fault):
+def test_faulty_generation_fails(subject, check, fault):
     assert check(subject).outcome == "passed"
     with mock.patch.object(EagerDecoder, "generate", fault):
         assert check(subject).outcome == "failed"
 
 
-def test_a_clock_that_is_three_percent_fast_fails(subject):
+def test_clock_that_is_3_percent_fast_fails(subject):
     assert run_checks.check_clock(subject).outcome == "passed"
     fast = SimpleNamespace(perf_counter_ns=lambda: round(1.03 * time.perf_counter_ns()))
     with mock.patch.object(clock, "time", fast):
@@ -100,10 +100,10 @@ def test_a_clock_that_is_three_percent_fast_fails(subject):
 
 @pytest.mark.gpu
 @NEEDS_GPU
-def test_faults_of_captured_steps_fail(captured):
+def test_faults_of_compiled_and_native_steps_fail(captured_subject):
     checks = run_checks.check_no_caching, run_checks.check_timed_output, run_checks.check_length
-    assert [check(captured).outcome for check in checks] == ["passed"] * 3
-    decoder = type(captured.source)
+    assert [check(captured_subject).outcome for check in checks] == ["passed"] * 3
+    decoder = type(captured_subject.source)
     original = decoder.generate
 
     def other_token(self, prompt_ids, new_tokens, *, context=None):
@@ -113,13 +113,13 @@ def test_faults_of_captured_steps_fail(captured):
     def token_too_few(self, prompt_ids, new_tokens, *, context=None):
         return original(self, prompt_ids, new_tokens - 1)
 
-    for check, fault in zip(checks, (cached({}, original), other_token, token_too_few), strict=True):
+    for check, fault in zip(checks, (cached_generate({}, original), other_token, token_too_few), strict=True):
         with mock.patch.object(decoder, "generate", fault):
-            assert check(captured).outcome == "failed"
+            assert check(captured_subject).outcome == "failed"
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])
-def test_a_quantized_model_that_is_unpacked_after_loading_fails(device):
+def test_weights_unpacked_after_loading_fail(device):
     def unpacking(self, prompt_ids, new_tokens, *, context=None):
         for module in self.model.modules():
             if isinstance(module, torch.nn.Linear) and hasattr(module.weight, "dequantize"):
@@ -141,20 +141,20 @@ def order_of(stage):
     return check_order(stage.results, collect([stage.results]).records)
 
 
-def test_two_processes_on_one_card_fail(tmp_path):
+def test_two_processes_on_one_gpu_fail(tmp_path):
     stage = Stage(tmp_path / "apart", rounds=2, environment=records.environment(device=CARD))
     assert stage.sweep() == []
-    found = order_of(stage)
-    assert (found.outcome, found.text) == (
+    finding = order_of(stage)
+    assert (finding.outcome, finding.text) == (
         "passed",
         "4 processes of 2 rounds in the planned order, one at a time on a device",
     )
-    # Each worker takes a card of its own, and these are the same.
+    # Two workers on separate devices report the same GPU.
     stage = Stage(tmp_path / "together", rounds=2, environment=records.environment(device=CARD))
     assert stage.sweep(places="local:0,1") == []
-    found = order_of(stage)
-    assert found.outcome == "failed"
-    assert f"ran at the same time on {CARD['uuid']}" in found.text
+    finding = order_of(stage)
+    assert finding.outcome == "failed"
+    assert f"ran at the same time on {CARD['uuid']}" in finding.text
 
 
 def test_shuffled_pairs_fail(tmp_path):
@@ -164,7 +164,7 @@ def test_shuffled_pairs_fail(tmp_path):
     for path, record in collect([stage.results]).files:
         if record.variant.name == "b":
             write_json(record.model_copy(update={"round": 1 - record.round}), path)
-    found = order_of(stage)
-    assert found.outcome == "failed"
-    assert found.text.startswith("no process of round ")
-    assert found.text.endswith(" of b in that round")
+    finding = order_of(stage)
+    assert finding.outcome == "failed"
+    assert finding.text.startswith("no process of round ")
+    assert finding.text.endswith(" of b in that round")
