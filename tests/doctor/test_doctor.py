@@ -1,4 +1,4 @@
-"""The doctor's judgement on machines that we do not have, and its instruments on the one that we do."""
+"""Findings of the doctor on described machines, and its instruments on this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.records import cpu_environment, environment
 
 
 @dataclass(frozen=True)
-class Card:
-    """As much of a GPU's driver as the findings read."""
+class FakeCard:
+    """GPU with the driver values that the findings read."""
 
     name: str | None
     vendor: str = "NVIDIA"
@@ -50,8 +50,8 @@ class Card:
         return 700.0
 
 
-H100 = Card("NVIDIA H100", driver="580.159.04", newest_cuda="13.0", used=4 * 2**20, processes=(), limit_w=700.0)
-WELL = Machine(
+H100 = FakeCard("NVIDIA H100", driver="580.159.04", newest_cuda="13.0", used=4 * 2**20, processes=(), limit_w=700.0)
+READY = Machine(
     environment=environment(),
     torch_for="cuda",
     torch_runtime="13.0",
@@ -70,135 +70,136 @@ WELL = Machine(
 )
 
 
-def said(**changes: Any) -> list[Finding]:
-    return findings(replace(WELL, **changes))
+def findings_of(**changes: Any) -> list[Finding]:
+    return findings(replace(READY, **changes))
 
 
-def the_no(**changes: Any) -> Finding:
-    (no,) = [finding for finding in said(**changes) if finding.level == "no"]
-    return no
+def obstacle(**changes: Any) -> Finding:
+    (failure,) = [finding for finding in findings_of(**changes) if finding.level == "no"]
+    return failure
 
 
-def card(**changes: Any) -> Card:
+def gpu_like_h100(**changes: Any) -> FakeCard:
     return replace(H100, **changes)
 
 
-def test_a_machine_without_obstacles_has_one_finding():
-    assert said() == [Finding("ok", "torch uses NVIDIA H100 80GB HBM3")]
+def test_ready_machine_has_one_finding():
+    assert findings_of() == [Finding("ok", "torch uses NVIDIA H100 80GB HBM3")]
 
 
-def test_a_card_and_a_torch_for_processors_only():
-    no = the_no(torch_for="cpu", torch_runtime=None, torch_sees_gpu=False, environment=cpu_environment())
-    assert no.what == "there is NVIDIA H100, but this torch is built for CPUs only"
-    assert no.do is not None
-    assert no.do.startswith("install a torch built for CUDA")
+def test_gpu_with_a_cpu_build_of_torch():
+    failure = obstacle(torch_for="cpu", torch_runtime=None, torch_sees_gpu=False, environment=cpu_environment())
+    assert failure.what == "there is NVIDIA H100, but this torch is built for CPUs only"
+    assert failure.do is not None
+    assert failure.do.startswith("install a torch built for CUDA")
 
 
-def test_a_driver_that_is_too_old_for_this_torch():
-    gpus = (card(driver="535.54", newest_cuda="12.2"),)
-    no = the_no(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment())
-    assert no.what == "driver 535.54 runs CUDA 12.2, and this torch is built for 13.0"
-    assert no.do == "update the driver, or install a torch built for CUDA 12.2 or older"
+def test_driver_older_than_the_cuda_of_torch():
+    gpus = (gpu_like_h100(driver="535.54", newest_cuda="12.2"),)
+    failure = obstacle(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment())
+    assert failure.what == "driver 535.54 runs CUDA 12.2, and this torch is built for 13.0"
+    assert failure.do == "update the driver, or install a torch built for CUDA 12.2 or older"
 
 
-def test_a_version_of_hip_ends_with_a_commit():
-    gpus = (card(driver="535.54", newest_cuda="12.2"),)
+def test_hip_version_with_a_commit_suffix_is_parsed():
+    gpus = (gpu_like_h100(driver="535.54", newest_cuda="12.2"),)
     rocm = {"torch_for": "rocm", "torch_runtime": "6.2.41133-dd7f95766", "has_amd": True}
-    no = the_no(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment(), **rocm)
-    assert "torch does not see it" in no.what
+    failure = obstacle(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment(), **rocm)
+    assert "torch does not see it" in failure.what
 
 
-def test_a_hidden_card_is_reported_with_the_error_of_torch():
-    no = the_no(torch_sees_gpu=False, torch_says="No CUDA GPUs are available", environment=cpu_environment())
-    assert no.what.endswith("torch does not see it: No CUDA GPUs are available")
-    assert no.do is not None
-    assert "CUDA_VISIBLE_DEVICES" in no.do
+def test_hidden_gpu_is_reported_with_the_error_of_torch():
+    failure = obstacle(torch_sees_gpu=False, torch_says="No CUDA GPUs are available", environment=cpu_environment())
+    assert failure.what.endswith("torch does not see it: No CUDA GPUs are available")
+    assert failure.do is not None
+    assert "CUDA_VISIBLE_DEVICES" in failure.do
 
 
 @pytest.mark.parametrize("capability", ["6.1", "7.0", "12.0"])
-def test_a_card_that_torch_has_no_kernels_for(capability):
-    no = the_no(environment=environment(device={"capability": capability}))
-    assert no.what.startswith(f"this torch has no kernels for compute capability {capability}")
+def test_unsupported_compute_capability(capability):
+    failure = obstacle(environment=environment(device={"capability": capability}))
+    assert failure.what.startswith(f"this torch has no kernels for compute capability {capability}")
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "8.9", "9.0"])
-def test_kernels_of_an_earlier_step_of_the_same_generation_do(capability):
-    assert [one.level for one in said(environment=environment(device={"capability": capability}))] == ["ok"]
+def test_kernels_of_a_lower_minor_capability_are_sufficient(capability):
+    on_gpu = environment(device={"capability": capability})
+    assert [finding.level for finding in findings_of(environment=on_gpu)] == ["ok"]
 
 
-def test_rocm_is_reported_as_untested_with_its_architectures():
+def test_rocm_is_reported_as_untested_and_its_architecture_is_checked():
     amd = environment(device={"kind": "rocm", "name": "AMD Radeon RX 7900 XTX", "capability": "gfx1100"})
     rocm = {"torch_for": "rocm", "torch_runtime": "6.4", "environment": amd, "has_amd": True}
-    notes = said(**rocm, architectures=("gfx90a", "gfx1100"), gpus=(Card("AMD Radeon RX 7900 XTX"),))
-    assert any("not tested by its authors" in one.what for one in notes)
-    no = the_no(**rocm, architectures=("gfx90a",), gpus=(Card("AMD Radeon RX 7900 XTX"),))
-    assert no.what == "this torch has no kernels for gfx1100, only for gfx90a"
+    notes = findings_of(**rocm, architectures=("gfx90a", "gfx1100"), gpus=(FakeCard("AMD Radeon RX 7900 XTX"),))
+    assert any("not tested by its authors" in finding.what for finding in notes)
+    failure = obstacle(**rocm, architectures=("gfx90a",), gpus=(FakeCard("AMD Radeon RX 7900 XTX"),))
+    assert failure.what == "this torch has no kernels for gfx1100, only for gfx90a"
 
 
-def test_an_amd_card_with_a_torch_for_cuda():
-    no = the_no(torch_sees_gpu=False, has_amd=True, gpus=(Card("AMD card"),), environment=cpu_environment())
-    assert no.what == "there is AMD card, but this torch is built for CUDA"
+def test_amd_gpu_with_a_cuda_build_of_torch():
+    failure = obstacle(torch_sees_gpu=False, has_amd=True, gpus=(FakeCard("AMD card"),), environment=cpu_environment())
+    assert failure.what == "there is AMD card, but this torch is built for CUDA"
 
 
-def test_a_busy_a_capped_and_a_sliced_card_are_notes():
-    what = [one.what for one in said(gpus=(card(used=9 * GIB, processes=(1, 2)),))]
-    assert "NVIDIA H100 is in use by 2 other programs: 9.00 GiB of its memory are taken" in what
-    what = [one.what for one in said(gpus=(card(limit_w=350.0),))]
-    assert "NVIDIA H100 is capped at 350 W of 700" in what
-    what = [one.what for one in said(gpus=(card(is_sliced=True),))]
-    assert "NVIDIA H100 is divided into instances (MIG): the times are those of an instance, not of the card" in what
+def test_busy_capped_and_mig_gpus_have_notes():
+    texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(used=9 * GIB, processes=(1, 2)),))]
+    assert "NVIDIA H100 is in use by 2 other programs: 9.00 GiB of its memory are taken" in texts
+    texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(limit_w=350.0),))]
+    assert "NVIDIA H100 is capped at 350 W of 700" in texts
+    texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(is_sliced=True),))]
+    assert "NVIDIA H100 is divided into instances (MIG): the times are those of an instance, not of the card" in texts
 
 
 def test_ray_is_reported_as_untested_on_gpus():
-    words = "Ray: the authors tested sweep --places ray on CPUs only, not on GPUs"
-    assert words in [finding.what for finding in said(missing=())]
-    assert words not in [finding.what for finding in said()]
+    message = "Ray: the authors tested sweep --places ray on CPUs only, not on GPUs"
+    assert message in [finding.what for finding in findings_of(missing=())]
+    assert message not in [finding.what for finding in findings_of()]
 
 
-def test_a_missing_program_is_reported_with_its_remedy():
-    assert the_no(has_triton=False).do == "pip install triton, in the version of torch's own wheel"
-    assert the_no(compiler=None).do == "install one: apt-get install g++"
-    assert the_no(free_bytes=GIB).what == "1.00 GiB are free for /cache, and Qwen3-4B takes 7.54 GiB"
-    hub = next(one for one in said(hub="ConnectError") if "hub" in one.what)
+def test_missing_programs_are_reported_with_a_remedy():
+    assert obstacle(has_triton=False).do == "pip install triton, in the version of torch's own wheel"
+    assert obstacle(compiler=None).do == "install one: apt-get install g++"
+    assert obstacle(free_bytes=GIB).what == "1.00 GiB are free for /cache, and Qwen3-4B takes 7.54 GiB"
+    hub = next(finding for finding in findings_of(hub="ConnectError") if "hub" in finding.what)
     assert hub.do == "give --model qwen3-small, or a folder"
 
 
-def test_the_most_serious_finding_is_the_first():
-    levels = [one.level for one in said(compiler=None, hub="ConnectError")]
+def test_findings_are_sorted_by_severity():
+    levels = [finding.level for finding in findings_of(compiler=None, hub="ConnectError")]
     assert levels == ["no", "note", "ok"]
-    assert finding_lines(said(compiler=None)).startswith(
+    assert finding_lines(findings_of(compiler=None)).startswith(
         "- ✗ there is no C++ compiler: nothing can be compiled, and GPTQ's kernels cannot be built\n"
         "  - do: install one: apt-get install g++"
     )
 
 
-def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
+def test_missing_library_excludes_only_its_variants(monkeypatch):
     import importlib.metadata
 
-    real = importlib.metadata.version
+    installed_version = importlib.metadata.version
 
     def without_torchao(name: str) -> str:
         if name == "torchao":
             raise importlib.metadata.PackageNotFoundError(name)
-        return real(name)
+        return installed_version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", without_torchao)
-    outcomes = list(look(replace(WELL, environment=cpu_environment()), CpuDevice()))
-    refused = {one.variant for one in outcomes if one.reason and one.way == "eager"}
-    # transformers does not read ModelOpt's format; auto-round and compressed-tensors may be installed.
+    outcomes = list(look(replace(READY, environment=cpu_environment()), CpuDevice()))
+    refused = {outcome.variant for outcome in outcomes if outcome.reason and outcome.way == "eager"}
+    # transformers cannot read ModelOpt's format; auto-round and compressed-tensors may be installed.
     assert refused - {"autoround", "compressed-tensors", "modelopt"} == {"int8", "int8-dynamic", "fp8", "int4"}
     assert "pip install -e '.[int8]' in benchmarker's folder" in to_markdown(outcome_table(outcomes, tried=False))
 
 
-def test_a_variant_without_code_for_this_device_has_no_remedy():
-    outcomes = list(look(replace(WELL, environment=cpu_environment()), CpuDevice()))
+def test_variant_for_other_devices_does_not_count_as_failure():
+    outcomes = list(look(replace(READY, environment=cpu_environment()), CpuDevice()))
     assert {outcome.variant for outcome in outcomes if outcome.is_for_others} == {"int4", "fp8"}
     runs = [replace(outcome, reason=outcome.reason if outcome.is_for_others else None) for outcome in outcomes]
     assert all_run(runs)
     assert not all_run([replace(outcome, is_for_others=False) for outcome in runs])
 
 
-def test_the_table_names_each_reason_once():
+def test_outcome_table_lists_each_reason_once():
     outcomes = [
         Outcome("fp16", "eager", None),
         Outcome("fp16", "compile", "needs a C++ compiler"),
@@ -214,24 +215,24 @@ def test_the_table_names_each_reason_once():
     )
 
 
-def test_a_trial_reports_the_error_of_a_run_and_skips_known_obstacles():
-    looked = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
+def test_trial_reports_the_error_of_a_run_and_skips_known_failures():
+    outcomes = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
     command = ("sh", "-c", "echo 'error: fp16: no such thing' >&2; exit 2", "sh")
-    tried = list(try_variants(looked, CpuDevice(), print_line=lambda text: None, command=command))
-    assert tried == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
+    results = list(try_variants(outcomes, CpuDevice(), print_line=lambda text: None, command=command))
+    assert results == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
 
 
-def test_a_variant_that_fails_in_the_first_engine_is_tried_in_no_other(tmp_path):
-    looked = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
+def test_variant_that_fails_in_the_first_engine_is_not_tried_again(tmp_path):
+    outcomes = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
     count = tmp_path / "count"
     command = ("sh", "-c", f"echo once >> {count}; echo 'error: gptq: no kernel' >&2; exit 1", "sh")
-    tried = list(try_variants(looked, CpuDevice(), print_line=lambda text: None, command=command))
-    assert [one.reason for one in tried] == ["gptq: no kernel", "gptq: no kernel", "no Triton"]
+    results = list(try_variants(outcomes, CpuDevice(), print_line=lambda text: None, command=command))
+    assert [outcome.reason for outcome in results] == ["gptq: no kernel", "gptq: no kernel", "no Triton"]
     assert count.read_text() == "once\n"
 
 
 @pytest.mark.slow
-def test_a_variant_really_runs_on_two_layers():
+def test_variant_runs_on_the_trial_model():
     with two_layers() as (model, folder):
         arguments = run_arguments(Outcome("int8", "eager", None), CpuDevice(), model=model, folder=folder)
         code, printed = typed("run", *arguments)
@@ -239,28 +240,28 @@ def test_a_variant_really_runs_on_two_layers():
         assert list((folder / "records").glob("*.json"))
 
 
-def test_the_trial_model_has_two_layers_and_is_removed():
+def test_trial_model_has_two_layers_and_is_removed():
     with two_layers() as (model, folder):
         assert '"num_hidden_layers": 2' in (model / "config.json").read_text()
     assert not folder.exists()
 
 
-def test_the_instruments_are_right_on_this_processor():
-    shown = {one.instrument: one for one in readings(CpuDevice())}
-    assert shown["clock"].is_right
-    assert shown["memory"].is_right
-    assert shown["energy"].is_right is shown["bandwidth"].is_right is None
-    assert shown["bandwidth"].measured is not None
-    assert "unknown" in to_markdown(reading_table(list(shown.values())))
+def test_instruments_are_correct_on_this_cpu():
+    by_instrument = {reading.instrument: reading for reading in readings(CpuDevice())}
+    assert by_instrument["clock"].is_right
+    assert by_instrument["memory"].is_right
+    assert by_instrument["energy"].is_right is by_instrument["bandwidth"].is_right is None
+    assert by_instrument["bandwidth"].measured is not None
+    assert "unknown" in to_markdown(reading_table(list(by_instrument.values())))
 
 
-def test_a_wrong_instrument_is_marked():
-    off = Reading("energy", "J", expected=100.0, measured=40.0, within=(0.8, 1.2), remark="")
-    assert off.is_right is False
-    assert "**wrong**" in to_markdown(reading_table([off]))
+def test_wrong_reading_is_marked():
+    wrong_reading = Reading("energy", "J", expected=100.0, measured=40.0, within=(0.8, 1.2), remark="")
+    assert wrong_reading.is_right is False
+    assert "**wrong**" in to_markdown(reading_table([wrong_reading]))
 
 
-def test_the_energy_counter_is_compared_with_power_times_time():
+def test_energy_is_compared_with_power_times_time():
     now = [0.0]
 
     def work() -> None:
@@ -268,12 +269,12 @@ def test_the_energy_counter_is_compared_with_power_times_time():
 
     board = SimpleNamespace(energy_j=lambda: 1000 + 300 * now[0], power_w=lambda: 300.0)
     assert energy_and_power(board, work, window_s=5.0, clock=lambda: now[0]) == (1500.0, 1500.0)
-    mute = SimpleNamespace(energy_j=lambda: None, power_w=lambda: None)
-    assert energy_and_power(mute, work, window_s=5.0, clock=lambda: now[0]) == (None, None)
+    silent_board = SimpleNamespace(energy_j=lambda: None, power_w=lambda: None)
+    assert energy_and_power(silent_board, work, window_s=5.0, clock=lambda: now[0]) == (None, None)
 
 
 class FakeNvml:
-    """One H100 with NVML's names and units, and one question that it does not answer."""
+    """H100 with NVML's names and units; NVML does not report the MIG mode."""
 
     class NVMLError(Exception):
         pass
@@ -297,14 +298,14 @@ class FakeNvml:
         return answer
 
 
-def test_a_card_is_read_through_nvml_and_unreported_values_are_unknown():
+def test_nvidia_gpu_is_read_through_nvml():
     gpu = NvidiaGpu(FakeNvml(), "handle")
     assert (gpu.name, gpu.driver, gpu.newest_cuda, gpu.process_ids()) == ("NVIDIA H100", "580.159.04", "13.0", ())
     assert gpu.used_bytes() == 4 * 2**20
     assert (gpu.power_limit_w(), gpu.power_default_w(), gpu.is_sliced) == (700.0, 700.0, False)
 
 
-def test_a_card_is_read_through_amdsmi():
+def test_amd_gpu_is_read_through_amdsmi():
     amdsmi = SimpleNamespace(
         AmdSmiException=RuntimeError,
         amdsmi_get_gpu_asic_info=lambda handle: {"market_name": "AMD Instinct MI300X"},
@@ -318,12 +319,12 @@ def test_a_card_is_read_through_amdsmi():
     assert (gpu.power_limit_w(), gpu.power_default_w(), gpu.process_ids()) == (600.0, 750.0, None)
 
 
-def test_an_amd_driver_without_amdsmi_is_a_card_without_a_name():
-    no = the_no(torch_sees_gpu=False, has_amd=True, gpus=(), environment=cpu_environment())
-    assert no.what == "there is an AMD card, but this torch is built for CUDA"
+def test_amd_gpu_without_amdsmi_has_no_name():
+    failure = obstacle(torch_sees_gpu=False, has_amd=True, gpus=(), environment=cpu_environment())
+    assert failure.what == "there is an AMD card, but this torch is built for CUDA"
 
 
-def test_a_missing_device_is_reported_and_the_processor_is_examined():
+def test_missing_gpu_is_reported_and_the_cpu_is_examined():
     out = io.StringIO()
     assert examine("cuda:7", Terminal(streams=Streams(out, out)), quick=True) is False
     assert "torch sees no GPU here" in out.getvalue()

@@ -1,4 +1,4 @@
-"""Peak memory, and what the driver says of the whole board."""
+"""Peak memory of a cell, and memory growth of the whole GPU as its driver reports it."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -15,7 +15,7 @@ GIB = 2**30
 
 
 class FakeNvml(ModuleType):
-    """Two cards; the second is the one torch calls number 0 when CUDA_VISIBLE_DEVICES=1."""
+    """Two GPUs. The second is torch's device 0, as with CUDA_VISIBLE_DEVICES=1."""
 
     class NVMLError(Exception):
         pass
@@ -52,7 +52,7 @@ def nvml(monkeypatch):
     return fake
 
 
-def test_growth_is_of_the_card_that_torch_uses_not_of_the_one_with_its_number(nvml):
+def test_growth_is_of_the_gpu_with_the_uuid_of_torch(nvml):
     memory = DeviceMemory(CudaDevice(0))
     nvml.used["GPU-aa"] += 50 * GIB
     nvml.used["GPU-bb"] += 3 * GIB
@@ -60,24 +60,24 @@ def test_growth_is_of_the_card_that_torch_uses_not_of_the_one_with_its_number(nv
     assert memory.growth_bytes() == 3 * GIB
 
 
-def test_growth_is_not_known_where_another_program_gave_memory_back(nvml):
+def test_negative_growth_is_none(nvml):
     memory = DeviceMemory(CudaDevice(0))
     nvml.used["GPU-bb"] -= GIB
     assert memory.growth_bytes() is None
 
 
-def test_a_driver_that_does_not_say_is_none_and_not_zero(nvml):
+def test_unreported_memory_is_none(nvml):
     nvml.used["GPU-bb"] = None
     assert DeviceMemory(CudaDevice(0)).growth_bytes() is None
 
 
-def test_without_a_library_or_on_cpu_there_is_no_growth(monkeypatch, nvml):
+def test_growth_without_nvml_or_on_cpu_is_none(monkeypatch, nvml):
     assert DeviceMemory(CpuDevice()).growth_bytes() is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert DeviceMemory(CudaDevice(0)).growth_bytes() is None
 
 
-def test_a_library_without_its_driver_is_no_gpu(nvml, monkeypatch):
+def test_nvml_without_driver_has_no_gpu(nvml, monkeypatch):
     def refuse():
         raise nvml.NVMLError("driver not loaded")
 
@@ -85,7 +85,7 @@ def test_a_library_without_its_driver_is_no_gpu(nvml, monkeypatch):
     assert find_nvidia_gpu("bb") is None
 
 
-def test_a_slice_of_a_card_is_found_too(nvml):
+def test_mig_instance_is_found_by_uuid(nvml):
     nvml.used["MIG-cc"] = GIB
     gpu = find_nvidia_gpu("cc")
     assert gpu is not None
@@ -93,7 +93,7 @@ def test_a_slice_of_a_card_is_found_too(nvml):
     assert find_nvidia_gpu("dd") is None
 
 
-def test_a_gpu_is_found_by_the_uuid_of_its_record(nvml):
+def test_gpu_of_a_record_is_found_by_uuid(nvml):
     nvml.used["MIG-cc"] = GIB
     for uuid in ("GPU-bb", "MIG-cc"):
         gpu = recorded_gpu(DeviceFacts(kind="cuda", name="NVIDIA H100", uuid=uuid))
@@ -105,7 +105,7 @@ def test_a_gpu_is_found_by_the_uuid_of_its_record(nvml):
 
 
 class FakeAmdsmi(ModuleType):
-    """Two cards, with readings in units of 2^20 bytes as the real one has them."""
+    """Two GPUs with memory in MiB, as in amdsmi."""
 
     class AmdSmiException(Exception):  # noqa: N818 - amdsmi's name
         pass
@@ -132,12 +132,12 @@ class FakeAmdsmi(ModuleType):
         raise self.AmdSmiException("not supported")
 
 
-def test_an_amd_card_is_found_by_its_address(monkeypatch):
+def test_amd_gpu_is_found_by_pci_address(monkeypatch):
     fake = FakeAmdsmi()
     monkeypatch.setitem(sys.modules, "amdsmi", fake)
     monkeypatch.setattr(torch.version, "hip", "6.4.1")
-    place = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x83, pci_device_id=0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: place)
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x83, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
     memory = DeviceMemory(CudaDevice(0))
     fake.used["0000:83:00.0"] += 2048
@@ -146,7 +146,7 @@ def test_an_amd_card_is_found_by_its_address(monkeypatch):
     assert memory.growth_bytes() == 2 * GIB
 
 
-def test_what_amdsmi_cannot_say_is_none(monkeypatch):
+def test_values_that_amdsmi_does_not_report_are_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdsmi())
     gpu = find_amd_gpu("0000:03:00")
     assert gpu is not None
@@ -158,28 +158,28 @@ def test_what_amdsmi_cannot_say_is_none(monkeypatch):
     assert recorded.uuid == gpu.uuid
 
 
-def test_a_cells_memory_is_the_peak_over_its_repeats():
+def test_memory_of_a_cell_is_the_maximum_over_its_repeats():
     peaks = [PeakMemory(allocated_bytes=size * GIB, reserved_bytes=6 * GIB) for size in (3, 5, 4)]
     assert memory_of(peaks) == Memory(peak_allocated_bytes=5 * GIB, peak_reserved_bytes=6 * GIB)
 
 
-def test_on_cpu_only_resident_memory_is_known():
+def test_cpu_cell_has_only_resident_memory():
     peaks = [PeakMemory(resident_bytes=GIB, growth_bytes=5), PeakMemory(resident_bytes=GIB - 1, growth_bytes=3)]
     assert memory_of(peaks) == Memory(peak_resident_bytes=GIB, resident_growth_bytes=5)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA or ROCm device")
-def test_the_driver_sees_what_torch_takes():
-    # What earlier tests gave back torch may still hold: an allocation that fits in it would be no news to the driver.
+def test_growth_includes_an_allocation_of_torch():
+    # torch may still reserve memory from earlier tests. An allocation within it would not change the driver's value.
     torch.cuda.empty_cache()
-    held = torch.cuda.memory_reserved(0) - torch.cuda.memory_allocated(0)
+    reserved_bytes = torch.cuda.memory_reserved(0) - torch.cuda.memory_allocated(0)
     memory = DeviceMemory(CudaDevice(0))
     if memory.before_bytes is None:
         pytest.skip("neither NVML nor amdsmi answers here")
-    assert memory.growth_bytes() < 64 * 2**20 or torch.cuda.memory_reserved(0), "looking made a context"
-    taken = torch.empty(GIB + held, dtype=torch.uint8, device="cuda:0")
+    assert memory.growth_bytes() < 64 * 2**20 or torch.cuda.memory_reserved(0), "reading the memory created a context"
+    block = torch.empty(GIB + reserved_bytes, dtype=torch.uint8, device="cuda:0")
     torch.cuda.synchronize()
     growth = memory.growth_bytes()
     assert growth is not None
-    assert growth >= taken.numel()
+    assert growth >= block.numel()

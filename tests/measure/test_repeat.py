@@ -1,4 +1,4 @@
-"""The measuring core on timelines with known answers."""
+"""Warm-up and timed repeats on steps with given latencies."""
 
 import gc
 from collections.abc import Iterator
@@ -12,23 +12,23 @@ from benchmarker.workloads.generation.record import GenerationSample
 from tests.fakes import FakeDevice, Timeline
 
 
-def test_warm_up_stops_at_the_minimum_when_the_last_three_agree() -> None:
+def test_warm_up_stops_at_the_minimum_if_the_last_three_agree() -> None:
     assert len(warm_up(Timeline([9.0, 1.0, 1.01, 1.0]), at_least=4, limit=10)) == 4
 
 
-def test_warm_up_goes_on_until_three_in_a_row_agree_within_two_percent() -> None:
+def test_warm_up_continues_until_three_runs_agree_within_2_percent() -> None:
     latencies = [s.latency_s for s in warm_up(Timeline([30.0, 2.0, 1.5, 1.0, 1.0, 1.01]), at_least=3, limit=10)]
     assert latencies == [30.0, 2.0, 1.5, 1.0, 1.0, 1.01]
 
 
-def test_warm_up_gives_up_after_ten_and_the_cell_says_so() -> None:
-    restless = Timeline([1.0, 2.0] * 50)
-    measured = measure(restless, FakeDevice(), warmup=3, warmup_limit=10, runs=2)
+def test_warm_up_stops_at_the_limit_with_a_flag() -> None:
+    unstable = Timeline([1.0, 2.0] * 50)
+    measured = measure(unstable, FakeDevice(), warmup=3, warmup_limit=10, runs=2)
     assert len(measured.warmup) == 10
     assert measured.flags == ("unstable_warmup",)
 
 
-def test_the_first_token_must_be_stable_too_if_it_is_among_the_times() -> None:
+def test_warm_up_requires_a_stable_ttft_if_it_is_timed() -> None:
     ttfts_s = iter([0.5, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1])
 
     def step() -> GenerationSample:
@@ -42,25 +42,25 @@ def test_the_first_token_must_be_stable_too_if_it_is_among_the_times() -> None:
     assert measure(step, FakeDevice(), warmup=3, warmup_limit=8, runs=2, times=times).flags == ("unstable_ttft",)
 
 
-def test_a_lower_limit_ends_warm_up_sooner_but_not_before_what_was_asked_for() -> None:
+def test_warm_up_limit_does_not_undercut_the_minimum() -> None:
     assert len(warm_up(Timeline([1.0, 2.0] * 50), at_least=3, limit=4)) == 4
     assert len(warm_up(Timeline([1.0, 2.0] * 50), at_least=6, limit=4)) == 6
 
 
-def test_every_timed_repeat_is_kept_and_no_warm_up_is_among_them() -> None:
+def test_samples_are_all_timed_repeats_without_warm_up() -> None:
     measured = measure(Timeline([5.0, 1.0, 1.0, 1.0, 3.0, 1.0]), FakeDevice(), warmup=4, warmup_limit=10, runs=3)
     assert [s.latency_s for s in measured.samples] == [3.0, 1.0, 1.0]
 
 
-def test_the_times_are_those_before_the_first_timed_repeat_and_after_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_at_spans_the_timed_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Timeline([10.0])
-    # Between repeats the host does other things, such as printing: they make the span longer than its latencies.
+    # The span includes work of the host between repeats, such as printing.
     monkeypatch.setattr("benchmarker.measure.repeat.time", SimpleNamespace(time=lambda: 1000.0 + 15.0 * step.repeats))
     measured = measure(step, FakeDevice(), warmup=3, warmup_limit=10, runs=2)
     assert measured.timed_at == (1045.0, 1075.0)
 
 
-def test_each_repeat_has_its_own_memory_peak_and_the_cell_the_largest() -> None:
+def test_each_repeat_has_a_peak_and_the_cell_has_the_maximum() -> None:
     device = FakeDevice()
 
     def grow(number: int, sample: GenerationSample) -> None:
@@ -72,7 +72,7 @@ def test_each_repeat_has_its_own_memory_peak_and_the_cell_the_largest() -> None:
     assert device.calls == ["release"] + ["reset_peak", "peak"] * 3
 
 
-def test_the_garbage_collector_rests_while_timing_and_works_again_afterwards() -> None:
+def test_garbage_collection_is_disabled_only_while_timing() -> None:
     collecting: list[bool] = []
 
     class Watcher(Timeline):
@@ -85,7 +85,7 @@ def test_the_garbage_collector_rests_while_timing_and_works_again_afterwards() -
     assert gc.isenabled()
 
 
-def test_the_guard_surrounds_the_timed_repeats_only() -> None:
+def test_guard_surrounds_only_the_timed_repeats() -> None:
     inside: list[int] = []
     step = Timeline([1.0])
 

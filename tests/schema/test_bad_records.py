@@ -1,4 +1,4 @@
-"""An edited or damaged record costs one line, in every command that reads records, and never a traceback."""
+"""Edited records: every command that reads records prints one line of error and no traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES = {
         "fp16-compile-26ca6748-20261121-235358-84d879.json",
     ],
 }
-"""A record to edit, and one to compare it with, that together have every part that a record can have."""
+"""A record to edit and a record to compare it with. Together they have every optional part."""
 MISSING = object()
 VALUES = {
     "missing": MISSING, "null": None, "negative": -1, "zero": 0, "1e308": 1e308, "1e-308": 1e-308, "huge": 10**400,
@@ -33,52 +33,53 @@ VALUES = {
 }  # fmt: skip
 COMMANDS = (("compare",), ("compare", "--format", "json"), ("explain",), ("explain", "--format", "json"), ("verify",))
 SHARE = 12
-"""One value of so many for each field, chosen by a fixed seed; all of them take twelve times as long."""
+"""Each field is edited to 1 / SHARE of the values, chosen with a fixed seed. All of them take too long."""
 EVERY = 3
-"""One field of so many."""
+"""Stride over the fields."""
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 
-def places(part: Any, place: Place = ()) -> Iterator[Place]:
-    """Every key below this part; of a list the first and the last member."""
-    if isinstance(part, dict):
-        keys = list(part)
+def key_paths(parent: Any, key_path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of every key below a value; in lists of the first and the last member."""
+    if isinstance(parent, dict):
+        keys = list(parent)
     else:
-        keys = sorted({0, len(part) - 1}) if isinstance(part, list) and part else []
+        keys = sorted({0, len(parent) - 1}) if isinstance(parent, list) and parent else []
     for key in keys:
-        yield (*place, key)
-        yield from places(part[key], (*place, key))
+        yield (*key_path, key)
+        yield from key_paths(parent[key], (*key_path, key))
 
 
-def edited(path: Path, place: Place, value: Any) -> str:
+def edited(path: Path, key_path: KeyPath, value: Any) -> str:
     record = json.loads(path.read_bytes())
-    part = record
-    for key in place[:-1]:
-        part = part[key]
+    parent = record
+    for key in key_path[:-1]:
+        parent = parent[key]
     if value is MISSING:
-        del part[place[-1]]
+        del parent[key_path[-1]]
     else:
-        part[place[-1]] = value
+        parent[key_path[-1]] = value
     return json.dumps(record)
 
 
-def fields(folder: str) -> list[Place]:
-    """Every field once: of a field that a list's members share, the first member's; of a field that the record of an
-    earlier folder has too, that record's."""
-    found: dict[Place, Place] = {}
+def fields(folder: str) -> list[KeyPath]:
+    """Return the path of every field once: of the first member in lists, without fields of earlier folders."""
+    earlier_paths: dict[KeyPath, KeyPath] = {}
     for name in SOURCES:
         record = json.loads((REFERENCES / name / SOURCES[name][0]).read_bytes())
-        own = {tuple(0 if isinstance(key, int) else key for key in place): place for place in places(record)}
+        record_paths = {
+            tuple(0 if isinstance(key, int) else key for key in key_path): key_path for key_path in key_paths(record)
+        }
         if name == folder:
-            return [place for field, place in own.items() if field not in found]
-        found |= own
+            return [key_path for field, key_path in record_paths.items() if field not in earlier_paths]
+        earlier_paths |= record_paths
     raise AssertionError(folder)
 
 
-def say(words: tuple[str, ...], *paths: Path) -> tuple[int, str]:
-    """As `typed`, which fails with the traceback of anything but an exit; an error must be one line."""
-    code, printed = typed(*words, *paths)
+def run_command(arguments: tuple[str, ...], *paths: Path) -> tuple[int, str]:
+    """Run a command and check that an error is one line; `typed` raises any other exception."""
+    code, printed = typed(*arguments, *paths)
     assert code in (0, 1, 2)
     if code == 2:
         assert printed.startswith("error: ")
@@ -87,43 +88,44 @@ def say(words: tuple[str, ...], *paths: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("folder", SOURCES)
-def test_no_field_of_a_record_can_be_edited_into_a_traceback(tmp_path, folder):
-    chance = random.Random(7)
-    name, beside = SOURCES[folder]
-    shutil.copy(REFERENCES / folder / beside, tmp_path / beside)
-    for number, place in enumerate(fields(folder)[::EVERY]):
-        for what in chance.sample(sorted(VALUES), len(VALUES) // SHARE):
-            (tmp_path / name).write_text(edited(REFERENCES / folder / name, place, VALUES[what]))
+def test_edited_fields_cause_no_traceback(tmp_path, folder):
+    generator = random.Random(7)
+    name, neighbour = SOURCES[folder]
+    shutil.copy(REFERENCES / folder / neighbour, tmp_path / neighbour)
+    for number, key_path in enumerate(fields(folder)[::EVERY]):
+        for description in generator.sample(sorted(VALUES), len(VALUES) // SHARE):
+            (tmp_path / name).write_text(edited(REFERENCES / folder / name, key_path, VALUES[description]))
             try:
-                say(COMMANDS[number % len(COMMANDS)], tmp_path)
+                run_command(COMMANDS[number % len(COMMANDS)], tmp_path)
             except Exception as error:
-                raise AssertionError(f"{place} {what}: {' '.join(COMMANDS[number % len(COMMANDS)])}") from error
+                command = " ".join(COMMANDS[number % len(COMMANDS)])
+                raise AssertionError(f"{key_path} {description}: {command}") from error
 
 
-def test_an_absurd_time_is_one_line_that_names_the_file_and_the_field(tmp_path):
-    name, beside = SOURCES["quickstart"]
+def test_impossible_latency_is_reported_with_file_and_field(tmp_path):
+    name, neighbour = SOURCES["quickstart"]
     path = tmp_path / name
     path.write_text(edited(REFERENCES / "quickstart" / name, ("cells", 0, "samples", 0, "latency_s"), 1e308))
     line = f"{path}: cells[0].samples[0].latency_s: input should be less than or equal to 1000000000, not 1e+308"
-    for words in (*COMMANDS, ("report",)):
-        code, printed = say(words, path)
+    for arguments in (*COMMANDS, ("report",)):
+        code, printed = run_command(arguments, path)
         assert code == 2
         assert line in printed
-    shutil.copy(REFERENCES / "quickstart" / beside, tmp_path / beside)
-    code, printed = say(("verify",), tmp_path)
+    shutil.copy(REFERENCES / "quickstart" / neighbour, tmp_path / neighbour)
+    code, printed = run_command(("verify",), tmp_path)
     assert (code, printed.splitlines()[0]) == (1, f"cannot be read: {line}")
 
 
-def test_verify_reads_a_huge_number_of_runs_and_a_cell_without_memory(tmp_path):
+def test_verify_reads_a_huge_run_count_and_a_cell_without_memory(tmp_path):
     name, _ = SOURCES["quickstart"]
-    for place, value, code in ((("procedure", "runs"), 10**400, 1), (("cells", 0, "memory"), MISSING, 0)):
-        (tmp_path / name).write_text(edited(REFERENCES / "quickstart" / name, place, value))
-        assert say(("verify",), tmp_path)[0] == code
+    for key_path, value, code in ((("procedure", "runs"), 10**400, 1), (("cells", 0, "memory"), MISSING, 0)):
+        (tmp_path / name).write_text(edited(REFERENCES / "quickstart" / name, key_path, value))
+        assert run_command(("verify",), tmp_path)[0] == code
 
 
-def test_a_record_without_a_setup_time_is_compared_explained_and_verified(tmp_path):
+def test_record_without_setup_time_is_accepted_by_every_command(tmp_path):
     name, _ = SOURCES["h100-runtimes"]
     (tmp_path / name).write_text(edited(REFERENCES / "h100-runtimes" / name, ("engine", "setup_s"), MISSING))
-    for words in COMMANDS:
-        assert say(words, tmp_path)[0] == 0
-    assert say(("report",), tmp_path)[0] == 0
+    for arguments in COMMANDS:
+        assert run_command(arguments, tmp_path)[0] == 0
+    assert run_command(("report",), tmp_path)[0] == 0

@@ -1,4 +1,4 @@
-"""What is written is read back; what is not a record is refused in one line; a failed write leaves the old file."""
+"""Writing and reading of records, one-line errors of invalid records, and failed writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "int8.json"
 
 
-def test_a_record_is_read_back_as_it_was_written(tmp_path):
+def test_record_round_trips(tmp_path):
     written = record(
         "gptq",
         cell(warmup=(sample(),), flags=("unstable_warmup",)),
@@ -46,74 +46,74 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path):
     assert read_record(tmp_path / "results" / "new" / "gptq.json") == written
 
 
-def test_a_record_holds_no_nan_and_begins_with_its_schema_version(path):
+def test_record_has_no_nan_and_begins_with_its_schema_version(path):
     text = path.read_text()
     assert text.startswith('{\n "schema_version": 2,')
     assert "NaN" not in text
 
 
-def test_a_record_is_as_readable_as_any_file_the_user_makes(path):
-    plain = path.parent / "plain"
-    plain.touch()
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+def test_record_has_the_default_file_mode(path):
+    ordinary_file = path.parent / "plain"
+    ordinary_file.touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(ordinary_file.stat().st_mode)
 
 
-def test_a_missing_file_says_so(tmp_path):
+def test_missing_file_raises(tmp_path):
     assert message(tmp_path / "none.json") == "RECORD: cannot be read: No such file or directory"
 
 
-def test_a_record_cut_short_says_so(path):
+def test_truncated_record_raises(path):
     path.write_text(path.read_text()[:200])
     assert message(path).startswith("RECORD: not valid JSON (")
     assert message(path).endswith("; it may have been cut short")
 
 
-def test_other_json_is_not_a_record(tmp_path):
+def test_other_json_raises(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text("[1, 2]")
     assert message(path) == "RECORD: not a benchmarker record (no schema_version)"
 
 
-def test_a_record_of_schema_1_is_refused(path):
+def test_schema_1_raises(path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 1}))
     assert message(path) == "RECORD: schema 1 is not read any more; run the command again"
 
 
-def test_a_record_from_the_future_asks_for_an_upgrade(path):
+def test_newer_schema_raises_with_a_remedy(path):
     edited(path, schema_version=99)
     assert message(path) == "RECORD: schema 99 is newer than this benchmarker's 2; upgrade benchmarker"
 
 
-def test_an_edited_record_names_the_field(path):
+def test_invalid_value_raises_with_the_field(path):
     edited(path, round="first")
     assert message(path) == "RECORD: round: input should be a valid integer, not 'first'"
 
 
-def test_a_misspelt_key_is_refused(path):
+def test_misspelt_key_raises(path):
     edited(path, stauts="complete")
     assert message(path).startswith("RECORD: ")
     assert "stauts" in message(path)
 
 
-def test_a_number_that_is_not_finite_is_refused(path):
+def test_nan_raises(path):
     path.write_text(path.read_text().replace('"load_s": 12.3', '"load_s": NaN'))
     assert "RECORD: " in message(path)
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
+    ("error_number", "remedy"),
     [
         (errno.ENOSPC, "the disk is full; make room or choose another folder with --output"),
         (errno.EROFS, "the file system is read-only; choose another folder with --output"),
     ],
 )
-def test_a_full_disk_keeps_the_old_record_and_leaves_nothing_behind(path, monkeypatch, number, remedy):
+def test_failed_write_keeps_the_old_record_and_no_temporary_file(path, monkeypatch, error_number, remedy):
     before = path.read_text()
 
-    def full(handle: int) -> None:
-        raise OSError(number, os.strerror(number))
+    def fail(handle: int) -> None:
+        raise OSError(error_number, os.strerror(error_number))
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(ResultsError) as caught:
         write_json(record("fp16"), path)
 
@@ -122,13 +122,13 @@ def test_a_full_disk_keeps_the_old_record_and_leaves_nothing_behind(path, monkey
     assert [entry.name for entry in path.parent.iterdir()] == ["int8.json"]
 
 
-def test_a_file_where_the_folder_should_be_is_said(path):
+def test_file_in_place_of_the_folder_raises(path):
     with pytest.raises(ResultsError, match=r"int8\.json/fp16\.json: not saved: part of the path is a file"):
         write_json(record("fp16"), path / "fp16.json")
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("key_path", "value"),
     [
         (("cells", 0, "samples", 0, "latency_s"), 0.0),
         (("cells", 0, "samples", 0, "ttft_s"), -0.1),
@@ -138,12 +138,12 @@ def test_a_file_where_the_folder_should_be_is_said(path):
         (("schema_version",), 0),
     ],
 )
-def test_a_number_that_cannot_be_is_said_and_never_computed_with(tmp_path: Path, place: tuple, value: float) -> None:
+def test_impossible_numbers_raise(tmp_path: Path, key_path: tuple, value: float) -> None:
     data = json.loads(record("fp16").model_dump_json())
-    inner = data
-    for step in place[:-1]:
-        inner = inner[step]
-    inner[place[-1]] = value
+    parent = data
+    for key in key_path[:-1]:
+        parent = parent[key]
+    parent[key_path[-1]] = value
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(data))
     with pytest.raises(ResultsError, match=r"edited\.json"):

@@ -1,4 +1,4 @@
-"""What a user may ask for, and the one line that each mistake gets."""
+"""Reading of configs and options, and one-line errors."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def config(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_config_of_one_line_measures_qwen3_4b_over_the_default_grid(tmp_path: Path) -> None:
+def test_minimal_config_has_the_default_model_and_grid(tmp_path: Path) -> None:
     experiment = read_experiment(config(tmp_path, MINIMAL))
     assert experiment.model.id == "Qwen/Qwen3-4B"
     assert experiment.grid.points() == [
@@ -33,18 +33,18 @@ def test_a_config_of_one_line_measures_qwen3_4b_over_the_default_grid(tmp_path: 
     assert experiment.procedure.runs == 5
 
 
-def test_cells_come_smallest_first_so_that_running_out_of_memory_costs_only_the_larger() -> None:
+def test_cells_are_sorted_from_small_to_large() -> None:
     points = Grid(prompt_tokens=(26, 3), new_tokens=(100, 50), batch_size=(8, 1)).points()
     assert [(point.batch_size, point.prompt_tokens, point.new_tokens) for point in points] == [
         (1, 3, 50), (1, 3, 100), (1, 26, 50), (1, 26, 100), (8, 3, 50), (8, 3, 100), (8, 26, 50), (8, 26, 100),
     ]  # fmt: skip
 
 
-def test_given_prompts_take_the_place_of_lengths() -> None:
+def test_prompts_replace_prompt_lengths() -> None:
     assert Grid(prompts=("Hello",), new_tokens=(5,)).points() == [Point(None, "Hello", 5, 1)]
 
 
-def test_a_depth_is_a_part_of_the_grid_and_the_deeper_cells_come_later() -> None:
+def test_cells_of_a_batch_size_are_sorted_by_depth() -> None:
     points = Grid(prompt_tokens=(26, 3), new_tokens=(50,), batch_size=(1, 8), depth=(4096, 0)).points()
     assert [(point.batch_size, point.depth, point.prompt_tokens) for point in points] == [
         (1, 0, 3), (1, 0, 26), (1, 4096, 3), (1, 4096, 26),
@@ -54,7 +54,7 @@ def test_a_depth_is_a_part_of_the_grid_and_the_deeper_cells_come_later() -> None
         Grid(depth=(-1,))
 
 
-def test_cells_of_another_depth_are_not_reused() -> None:
+def test_cells_of_different_depths_have_different_keys() -> None:
     keys = {
         result_key(job_with(), point, environment())
         for point in Grid(prompt_tokens=(26,), new_tokens=(50,), depth=(0, 4096)).points()
@@ -92,14 +92,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_is_one_line_with_the_file_the_key_and_the_near_miss(tmp_path: Path, text: str) -> None:
+def test_invalid_config_raises_one_line_with_file_and_key(tmp_path: Path, text: str) -> None:
     path = config(tmp_path, text)
     with pytest.raises(SpecError) as caught:
         read_experiment(path)
     assert str(caught.value) == f"{path}: {MISTAKES[text]}"
 
 
-def test_broken_yaml_and_a_missing_file_are_one_line(tmp_path: Path) -> None:
+def test_invalid_yaml_and_missing_files_raise_one_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"not valid YAML: .*line 2") as caught:
         read_experiment(config(tmp_path, "variants: [\n"))
     assert "\n" not in str(caught.value)
@@ -110,7 +110,7 @@ def test_broken_yaml_and_a_missing_file_are_one_line(tmp_path: Path) -> None:
         read_experiment(tmp_path / "nowhere.yaml")
 
 
-def test_a_number_in_exponent_form_is_a_number_and_a_date_is_text() -> None:
+def test_option_values_are_parsed_as_numbers_booleans_or_text() -> None:
     assert parse_option("damp=1e-2") == ("damp", 0.01)
     assert parse_option("day=2024-01-01") == ("day", "2024-01-01")
     assert parse_option("double_quant=true") == ("double_quant", True)
@@ -118,11 +118,11 @@ def test_a_number_in_exponent_form_is_a_number_and_a_date_is_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["kernel", "=triton", "sizes=[1, 2]"])
-def test_an_option_is_a_key_and_a_plain_value(text: str) -> None:
+def test_invalid_option_raises(text: str) -> None:
     with pytest.raises(SpecError, match="--option"):
         parse_option(text)
 
 
-def test_the_shipped_configs_are_valid() -> None:
+def test_shipped_configs_are_valid() -> None:
     for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"):
         assert read_experiment(path).variants

@@ -1,4 +1,4 @@
-"""A workload is a folder and one line of the registry: here one that sleeps runs and sweeps, in real processes."""
+"""A workload from one module and one line of the registry, in runs and sweeps of real processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = {"warmup": 1, "warmup_limit": 1, "runs": 2, "rounds": 2, "limits": False
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the workload, known to this process and to those that it starts."""
+    """Return a folder with the workload, registered in this process and its child processes."""
     (tmp_path / f"{MODULE}.py").write_text(PACKAGE)
     (tmp_path / "sitecustomize.py").write_text(SITE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -58,7 +58,7 @@ def cell_times(record: RunRecord) -> list[float]:
     return [min(sample.latency_s for sample in cell.samples) for cell in record.cells]
 
 
-def test_its_options_are_its_fields(home: Path) -> None:
+def test_options_of_the_workload_are_its_fields(home: Path) -> None:
     names = option_names(workload_of(NAME))
     assert {"--dreams": False, "--ms": True, "--naps": True, "--runs": True}.items() <= names.items()
     assert "--quant" not in names
@@ -69,7 +69,7 @@ def test_its_options_are_its_fields(home: Path) -> None:
         read_job([NAME, "--variant", "still", "--dreams"])
 
 
-def test_a_config_names_it_and_its_mistakes_are_one_line(home: Path) -> None:
+def test_config_of_the_workload_and_its_errors(home: Path) -> None:
     path = config(home, "still")
     assert read_experiment(path).grid.ms == (1, 2)
     path.write_text("workload: slep\nvariants: [{variant: still}]\n")
@@ -80,9 +80,9 @@ def test_a_config_names_it_and_its_mistakes_are_one_line(home: Path) -> None:
         read_experiment(path)
 
 
-def test_one_run_of_it_is_a_record_with_raw_samples(home: Path) -> None:
+def test_run_of_the_workload_writes_raw_samples(home: Path) -> None:
     quick = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits", "--no-profile", "--device", "cpu")
-    text = succeeding("run", NAME, "--variant", "still", "--ms", "1,2", *quick, "--output", home / "results")
+    text = output_of("run", NAME, "--variant", "still", "--ms", "1,2", *quick, "--output", home / "results")
     assert "cell: 1 ms, 1 naps" in text
     (record,) = collect([home / "results"]).records
     assert (record.workload, record.status, [cell.status for cell in record.cells]) == (NAME, "complete", ["ok"] * 2)
@@ -92,25 +92,23 @@ def test_one_run_of_it_is_a_record_with_raw_samples(home: Path) -> None:
     assert {cell.checked.against for cell in record.cells if cell.checked} == {"a clock"}
 
 
-def test_what_is_wrong_or_cannot_be_done_has_no_times(home: Path) -> None:
-    given = ("--config", config(home, "wrong", "insomniac"), "--variant", "wrong")
-    code, text = typed("run", *given, "--device", "cpu", "--output", home / "results")
+def test_wrong_result_has_no_samples(home: Path) -> None:
+    arguments = ("--config", config(home, "wrong", "insomniac"), "--variant", "wrong")
+    code, text = typed("run", *arguments, "--device", "cpu", "--output", home / "results")
     assert code == 1, text
     (record,) = collect([home / "results"]).records
     kinds = {(cell.status, cell.error_kind, cell.reason, cell.samples) for cell in record.cells}
     assert kinds == {("invalid", "wrong_result", "it was awake", ())}
 
 
-def test_a_sweep_of_it_goes_on_where_it_was_with_a_metric_more_and_is_compared_explained_reported_and_verified(
-    home: Path,
-) -> None:
+def test_sweep_of_the_workload_resumes_with_a_new_metric(home: Path) -> None:
     path, out = config(home, "still", "restless"), io.StringIO()
 
     def sweep(tools: Tools, **settings: object) -> list[str]:
         shared = {"output": home / "results", "seed": 1, "shared_imports": True}
-        asked = Settings(**{**shared, **settings})  # type: ignore[arg-type]
+        requested = Settings(**{**shared, **settings})  # type: ignore[arg-type]
         return sweep_config(
-            path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, tools=tools, report=("true",)
+            path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), requested, tools=tools, report=("true",)
         )
 
     assert sweep(Tools(watch_host=None), rounds=1) == []
@@ -125,19 +123,19 @@ def test_a_sweep_of_it_goes_on_where_it_was_with_a_metric_more_and_is_compared_e
     assert set(times) == {("still", 0), ("restless", 0), ("still", 1), ("restless", 1)}
     assert min(times["restless", 0]) >= 0.002
 
-    # Both rounds have the metric, although the first was measured before anybody thought of it.
-    assert "ms a nap" in succeeding("compare", results, "--all")
-    rows = json.loads(succeeding("compare", results, "--format", "json"))
+    # Both rounds have the metric, although it was added after the first round.
+    assert "ms a nap" in output_of("compare", results, "--all")
+    rows = json.loads(output_of("compare", results, "--format", "json"))
     assert {row["rounds"] for row in rows if row["nap_time_s"] is not None} == {2}
-    assert "`nap_time<1s`" in succeeding("compare", results, "--budget", "nap_time<1s")
-    assert "still" in succeeding("explain", results)
-    assert "all follow from the raw samples" in succeeding("verify", results)
-    succeeding("report", results, "--output", str(home / "page.html"))
+    assert "`nap_time<1s`" in output_of("compare", results, "--budget", "nap_time<1s")
+    assert "still" in output_of("explain", results)
+    assert "all follow from the raw samples" in output_of("verify", results)
+    output_of("report", results, "--output", str(home / "page.html"))
     assert "ms a nap" in (home / "page.html").read_text()
 
 
 def add_a_metric(home: Path) -> None:
-    """As docs/extending.md says: one entry."""
+    """Add one entry to the metrics, as in docs/extending.md."""
     entry = """
         Metric(
             "nap_time", "ms a nap", "s", 1e3, "lower", "latency divided by naps",
@@ -149,14 +147,14 @@ def add_a_metric(home: Path) -> None:
     sys.modules.pop(MODULE)
 
 
-def succeeding(*arguments: object) -> str:
-    """What a command prints, which exits with 0."""
+def output_of(*arguments: object) -> str:
+    """Run a command that must exit with 0, and return its output."""
     code, text = typed(*arguments)
     assert code == 0, text
     return text
 
 
-def test_what_is_at_least_as_large_as_a_cell_that_did_not_fit_is_not_tried(home: Path) -> None:
+def test_cells_at_least_as_large_as_an_oom_cell_are_skipped(home: Path) -> None:
     workload = workload_of(NAME)
     points = read_job([NAME, "--variant", "still", "--ms", "1,2", "--naps", "1,2"]).grid.points()
     fault = Missing(error_kind="oom_host", reason="no room")
@@ -167,7 +165,7 @@ def test_what_is_at_least_as_large_as_a_cell_that_did_not_fit_is_not_tried(home:
     assert decision.failed[3].reason == "not tried: the smaller 1 ms, 2 naps ran out of memory"
 
 
-def test_a_cell_that_nobody_measured_has_its_axes(home: Path) -> None:
+def test_unmeasured_cell_has_its_axes(home: Path) -> None:
     workload = workload_of(NAME)
     job = read_job([NAME, "--variant", "still"])
     fields = workload.cell_fields(job, job.grid.points()[0], [])
