@@ -106,11 +106,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", SHAPE),
     "starcoder2": ("Starcoder2", SHAPE),
 }  # fmt: skip
-"""Config class without `Config`, and its fields, by name. The name begins with the model_type."""
+"""Prefix of the config class, and fields of the config, by a name that begins with the model_type."""
 
 
 def small_model(name: str, **fields: Any) -> PreTrainedModel:
-    """Return a random model in bfloat16 whose products and experts are the library's plain ones."""
+    """Return a random model in bfloat16 with the eager attention and eager experts of transformers."""
     prefix, values = ARCHITECTURES[name]
     config = getattr(transformers, f"{prefix}Config")(**values | fields)
     torch.manual_seed(0)

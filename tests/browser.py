@@ -33,8 +33,8 @@ OPTIONS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-PATIENCE_S = 60.0
-BECOME = """\
+TIMEOUT_S = 60.0
+EXEC_BROWSER = """\
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.dup2(int(sys.argv[2]), 4)
@@ -44,11 +44,11 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 def find_browser() -> str | None:
     """Return the path of a Chromium; None if there is none."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Page:
-    """One tab, with its `requests` and `complaints`."""
+    """Tab with the URLs of its `requests` and its error and console messages (`complaints`)."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from = to_browser, from_browser
@@ -69,9 +69,9 @@ class Page:
 
     def value(self, script: str) -> Any:
         """Evaluate an expression in the page."""
-        asked = self._ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in asked, asked
-        return asked["result"].get("value")
+        response = self._ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in response, response
+        return response["result"].get("value")
 
     def look(self, *, width: int, dark: bool = False, media: str = "screen") -> None:
         """Set the width, the colour scheme and the medium."""
@@ -82,7 +82,7 @@ class Page:
         self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def screenshot(self, path: Path) -> None:
-        """Return the whole page as a PNG."""
+        """Write the whole page as a PNG."""
         shot = self._ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
@@ -100,11 +100,11 @@ class Page:
             self._notice(answer)
 
     def _next(self) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._from], [], [], max(0.0, until - time.monotonic()))
             chunk = os.read(self._from, 1 << 20) if ready else b""
-            assert chunk, "the browser said nothing more"
+            assert chunk, "the browser closed its pipe or timed out"
             self._rest += chunk
         message, _, self._rest = self._rest.partition(b"\0")
         return dict(json.loads(message))
@@ -133,23 +133,23 @@ def open_browser(profile: Path) -> Iterator[Page]:
     """Start a browser with its own profile, and end it afterwards."""
     program = find_browser()
     assert program
-    theirs_in, ours_out = map(_high, os.pipe())
-    ours_in, theirs_out = map(_high, os.pipe())
-    # The browser expects descriptors 3 and 4: a process of its own puts them there and becomes the browser.
-    words = [program, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
+    browser_in, own_out = map(_high, os.pipe())
+    own_in, browser_out = map(_high, os.pipe())
+    # The browser expects descriptors 3 and 4: a small process duplicates them and executes the browser.
+    command = [program, *OPTIONS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(
-        [sys.executable, "-S", "-c", BECOME, str(theirs_in), str(theirs_out), *words],
-        pass_fds=(theirs_in, theirs_out),
+        [sys.executable, "-S", "-c", EXEC_BROWSER, str(browser_in), str(browser_out), *command],
+        pass_fds=(browser_in, browser_out),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    os.close(theirs_in)
-    os.close(theirs_out)
+    os.close(browser_in)
+    os.close(browser_out)
     try:
-        yield Page(ours_out, ours_in)
+        yield Page(own_out, own_in)
     finally:
         process.kill()
         process.wait()
-        os.close(ours_out)
-        os.close(ours_in)
+        os.close(own_out)
+        os.close(own_in)

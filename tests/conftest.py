@@ -1,4 +1,4 @@
-"""Fixtures for tests that need a model on disk: tiny, random, and real in every other way."""
+"""Fixtures of a small random model on disk, caches and signals, and the order of the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
 from script.house import ROOT, House
 
-os.environ["AOT_INDUCTOR_DEBUG_COMPILE"] = "1"  # Inductor's C++ without optimization: a quarter less to compile.
+os.environ["AOT_INDUCTOR_DEBUG_COMPILE"] = "1"  # Compiles C++ without optimization, in 3/4 of the time.
 
 SHAPE: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -39,7 +39,7 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 1,
     "torch_dtype": "float16",
 }
-"""Two layers of Qwen3, with weights large enough that its tokens differ from one another."""
+"""Qwen3 with two layers, and weights large enough for different tokens."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -56,18 +56,18 @@ LONG = {
     *("test_bad_records", "test_context_parallel_run", "test_finetune_run", "test_hub", "test_planted_faults"),
     *("test_prefill_gemm", "test_ranks", "test_report", "test_serving_run", "test_several_gpus", "test_workload_seam"),
 }
-"""Files that take 8 to 30 s without a test that is marked slow."""
+"""Files that take 8 to 30 s and have no test marked slow."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have the most slow tests, so that no long file is left for one process at the end."""
+    """Sort the files with the most slow tests first, so that none of them is left for one process at the end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path] or -0.5 * (item.path.stem in LONG))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C as at a terminal: a shell's background job ignores it, and so would every process that a test starts."""
+    """Install Python's SIGINT handler. Background jobs of a shell and their child processes ignore the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -75,14 +75,14 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for every test."""
+    """Return an empty cache folder for each test."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("BENCHMARKER_CACHE", str(folder))
     return folder
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_steps_are_checked() -> Iterator[None]:
+def _fewer_checked_steps() -> Iterator[None]:
     """Compare 32 decode steps of each run with the forward pass instead of 256, which take longer than the run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("benchmarker.quality.step_check.STEPS", 32)
@@ -91,7 +91,7 @@ def _few_steps_are_checked() -> Iterator[None]:
 
 @pytest.fixture
 def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled is traced and then run by torch's operators. Inductor needs many seconds of a C++ compiler."""
+    """Replace Inductor by eager execution of the traced graph, because its C++ compiler takes many seconds."""
     import torch._inductor.compile_fx  # noqa: F401
     from torch._dynamo.backends.debugging import aot_eager
 
@@ -100,13 +100,13 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def house() -> House:
-    """The package's modules, parsed, which takes seconds."""
+    """Return the parsed modules of the package; parsing takes seconds."""
     return House(ROOT)
 
 
 @pytest.fixture(scope="session")
 def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder without weights: config and tokenizer."""
+    """Return a model folder with config and tokenizer, without weights."""
     from benchmarker.checkpoints.files import shipped_shape
 
     folder = tmp_path_factory.mktemp("shape")
@@ -120,18 +120,18 @@ def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's folder with weights, to be left as it is."""
+    """Return a model folder with weights, shared by all tests, which must not change it."""
     from benchmarker.quantization.load import find_checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))
         dummy = ModelSpec(id=str(shape_folder), load_format="dummy")
-        made = find_checkpoint(dummy, VariantSpec(name="fp16", quant="fp16")).folder
-    (made / "benchmarker.json").unlink()
-    return made
+        dummy_folder = find_checkpoint(dummy, VariantSpec(name="fp16", quant="fp16")).folder
+    (dummy_folder / "benchmarker.json").unlink()
+    return dummy_folder
 
 
 @pytest.fixture
 def model_folder(session_model: Path, tmp_path: Path) -> Path:
-    """A model's folder with weights, to be spoilt at will."""
+    """Return a copy of the model folder, which a test may change."""
     return Path(shutil.copytree(session_model, tmp_path / "model"))

@@ -21,11 +21,11 @@ class Counted(NamedTuple):
 
 
 class ReadBytes(TorchDispatchMode):
-    """Marks, for each storage, the elements that operators read. Gathers mark the rows that they look up."""
+    """Mode that marks the elements of each storage that operators read. Gathers mark the rows that they look up."""
 
     def __init__(self, named: Sequence[tuple[str, Tensor]]) -> None:
         super().__init__()
-        self._named = named  # A freed storage's address would be another tensor's.
+        self._named = named  # Keeps the tensors alive: another tensor could reuse the address of a freed storage.
         self.marks: dict[int, tuple[str, int, Tensor]] = {}
         for name, tensor in named:
             storage = tensor.untyped_storage()
@@ -36,7 +36,7 @@ class ReadBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name, returns = func._schema.name, func._schema.returns
-        is_view = any(one.alias_info and not one.alias_info.is_write for one in returns)
+        is_view = any(returned.alias_info and not returned.alias_info.is_write for returned in returns)
         if is_view or name.endswith("_like") or name.startswith("aten::new_"):
             return result
         with _disable_current_modes():
@@ -50,9 +50,9 @@ class ReadBytes(TorchDispatchMode):
         return result
 
     def _mark(self, tensor: Tensor, rows: Any = ...) -> None:
-        if known := self.marks.get(tensor.untyped_storage().data_ptr()):
-            mark = known[2].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-            # An expanded view cannot be assigned to, but filled.
+        if marked := self.marks.get(tensor.untyped_storage().data_ptr()):
+            mark = marked[2].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+            # An expanded view supports fill_, but no assignment.
             mark.fill_(True) if rows is ... else mark.__setitem__(rows, True)
 
     def bytes(self, kind: str) -> int:
@@ -61,7 +61,7 @@ class ReadBytes(TorchDispatchMode):
 
 
 def counted_step(model: nn.Module, ids: Tensor) -> Counted:
-    """Count one decode step of the sequences `ids`, whose tokens but the last are in the cache."""
+    """Count one decode step of the sequences `ids`. All tokens but the last are in the cache."""
     with torch.no_grad():
         cache = model(ids[:, :-1], use_cache=True).past_key_values
         named = [*model.named_parameters(), *model.named_buffers()]

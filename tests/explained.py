@@ -1,4 +1,4 @@
-"""Runs with known profile and timing, to be explained."""
+"""Runs with a given profile and time per token, and their explanations."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ def kernel(name: str, *, ms: float, calls: int = 252) -> Kernel:
     )
 
 
+def decode_time_s(kernel: Kernel) -> float:
+    return kernel.sections["decode"].total_s
+
+
 def split_profile(*kernels: Kernel, busy_ms: float | None = None, **fields: object) -> GenerationProfile:
     """Return a profile that separates prefill and decode."""
-    kernel_s = sum(one.total_s for one in kernels)
-    decode_s = sum(one.sections["decode"].total_s for one in kernels) if busy_ms is None else busy_ms * TOKENS / 1e3
+    kernel_s = sum(kernel.total_s for kernel in kernels)
+    decode_s = busy_ms * TOKENS / 1e3 if busy_ms is not None else sum(decode_time_s(kernel) for kernel in kernels)
     return profile(
         kernels=kernels,
         kernel_s=kernel_s,
@@ -86,15 +90,15 @@ def run(
     )
 
 
-def explained(one: GenerationRecord, *more: GenerationRecord) -> Explanation:
-    found = explain(one.variant.name, [one, *more])
-    assert isinstance(found, Explanation), found
-    return found
+def explained(run_record: GenerationRecord, *further_records: GenerationRecord) -> Explanation:
+    explanation = explain(run_record.variant.name, [run_record, *further_records])
+    assert isinstance(explanation, Explanation), explanation
+    return explanation
 
 
-def parts(found: Explanation) -> dict[str, float]:
+def parts(explanation: Explanation) -> dict[str, float]:
     """Return milliseconds per token."""
-    return {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall}
+    return {part.name: pytest.approx(1e3 * part.seconds) for part in explanation.waterfall}
 
 
 FP16 = (

@@ -1,4 +1,4 @@
-"""Stand-ins for hardware: a counting device, and a step of given duration."""
+"""Fake device that logs calls, fake GPU, and a step with given latencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarker.workloads.generation.record import GenerationSample
 
 
 class FakeDevice:
-    """GPU with a memory of `capacity` bytes that the test fills."""
+    """Device that logs its calls and reports `peak_bytes` as the memory peak."""
 
     torch_name = "cpu"
     indices = (0,)
@@ -43,7 +43,7 @@ class FakeDevice:
 
 
 class FakeGpu:
-    """GPU whose driver provides nothing; tests override values."""
+    """GPU whose driver reports no value; tests override attributes and methods."""
 
     vendor = "NVIDIA"
     name: str | None = None
@@ -87,7 +87,7 @@ class FakeGpu:
 
 
 class Timeline:
-    """Step whose repeats take the given seconds, then always the last one."""
+    """Step with the given latencies, then always the last one."""
 
     def __init__(self, latencies_s: Sequence[float]) -> None:
         self._latencies_s = list(latencies_s)

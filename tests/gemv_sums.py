@@ -1,4 +1,4 @@
-"""Reference sums of a decode step's products in 64 bits."""
+"""Reference products of a decode step in float64."""
 
 import torch
 from torch import Tensor
@@ -7,11 +7,11 @@ from benchmarker.kernels.gemv_fusion import GemvFusion
 
 
 def with_ends(hidden: Tensor, weights: Tensor, ends: GemvFusion) -> Tensor:
-    """Return the product with the operations around it, including a norm that rounds as in models.
+    """Return the product with the fused operations around it. The norm rounds to the dtype of `hidden`, as in models.
 
     Args:
         hidden: [in].
-        weights: [outputs, in]; for SwiGLU the gate's rows, then up's.
+        weights: [outputs, in]; for SwiGLU first the rows of gate, then those of up.
     """
     vector = hidden.double()
     if ends.gain is not None:

@@ -1,4 +1,4 @@
-"""GGUF files as llama.cpp would make them from a file in F16, quantized by gguf-py."""
+"""GGUF files quantized by gguf-py from a file in F16."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gguf import quants
 
 
 def quantized_file(source: Path, target: Path, form: str, *, architecture: str = "qwen3") -> Path:
-    """Rewrite a GGUF file with its matrices in another type.
+    """Write a copy of a GGUF file with its matrices in another type and return its path.
 
     Args:
         source: File with matrices in F16.
@@ -21,10 +21,12 @@ def quantized_file(source: Path, target: Path, form: str, *, architecture: str =
     for name, field in reader.fields.items():
         if name.startswith("qwen3."):
             writer.add_key_value(name.replace("qwen3", architecture, 1), field.contents(), field.types[0])
-    kind = gguf.GGMLQuantizationType[form]
+    ggml_type = gguf.GGMLQuantizationType[form]
     for tensor in reader.tensors:
         if tensor.tensor_type.name == "F16" and form != "F16":
-            writer.add_tensor(tensor.name, quants.quantize(tensor.data.astype("float32"), kind), raw_dtype=kind)
+            writer.add_tensor(
+                tensor.name, quants.quantize(tensor.data.astype("float32"), ggml_type), raw_dtype=ggml_type
+            )
         else:
             writer.add_tensor(tensor.name, tensor.data)
     writer.write_header_to_file()

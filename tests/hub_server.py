@@ -1,4 +1,4 @@
-"""A local Hugging Face hub with one model, for tests that must not use the real one."""
+"""Local Hugging Face hub with one model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Hub:
     refuse: tuple[int, str] | None = None
     """Status and X-Error-Code of every response about the model."""
     gated: bool = False
-    """True if the files are refused although the description is not."""
+    """True if the files are refused and the description is not."""
     url: str = ""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    """Requested paths."""
 
 
 def hub_of(folder: Path) -> Hub:
@@ -54,7 +55,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             path = unquote(urlparse(self.path).path)
-            hub.asked.append(path)
+            hub.requests.append(path)
             if hub.refuse:
                 self.answer(hub.refuse[0], b"{}", {"X-Error-Code": hub.refuse[1]})
             elif "/revision/" in path or path == "/api/models/some/model":

@@ -1,4 +1,4 @@
-"""A Python program in Triton's interpreter, which runs kernels on any machine."""
+"""Runs of Python programs in Triton's interpreter, which executes kernels on any machine."""
 
 import os
 import subprocess
@@ -6,10 +6,10 @@ import sys
 
 
 def run_in_interpreter(program: str) -> None:
-    """Run a program in its own process, because Triton reads the variable at import.
+    """Run a program in a new process, because Triton reads the variable at import.
 
     Raises:
-        AssertionError: The program failed; with the end of its output.
+        AssertionError: The program failed. The message is the end of its output.
     """
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,4 @@
-"""Jobs as from the command line, made from the fields of each group."""
+"""Jobs from the fields of each group or from command-line arguments."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ GROUPS = {
 }
 
 
-def job_of(*, options: list[str] | None = None, **asked: Any) -> GenerationJob:
-    """The job of a generation.
+def job_of(*, options: list[str] | None = None, **groups: Any) -> GenerationJob:
+    """Return a generation job.
 
     Args:
         options: `key=value` for the quantization.
-        asked: Fields of a group under the group's name (`model={"id": ...}`), and arguments of `make_job`.
+        groups: Fields of a group under the group's name (`model={"id": ...}`), and arguments of `make_job`.
     """
-    typed = {
-        f"{place}.{field}": value for group, place in GROUPS.items() for field, value in asked.pop(group, {}).items()
+    values = {
+        f"{prefix}.{field}": value for group, prefix in GROUPS.items() for field, value in groups.pop(group, {}).items()
     }
-    job = make_job({**typed, "variant.options": options or None}, **asked)
+    job = make_job({**values, "variant.options": options or None}, **groups)
     assert isinstance(job, GenerationJob)
     return job
 
 
 def read_job(arguments: Sequence[str]) -> Any:
-    """The job that `benchmarker run` makes of these arguments."""
-    made: list[Job] = []
+    """Return the job of `benchmarker run` with these arguments."""
+    jobs: list[Job] = []
 
     def prepared_run(job: Job, _: object) -> None:
-        made.append(job)
+        jobs.append(job)
         raise InterruptedError
 
-    replaced = patch.multiple(run_command, one_line_errors=nullcontext, _prepared_run=prepared_run)
-    with replaced, suppress(InterruptedError):
+    patched = patch.multiple(run_command, one_line_errors=nullcontext, _prepared_run=prepared_run)
+    with patched, suppress(InterruptedError):
         RunCommand(PROGRAM).main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
-    (job,) = made
+    (job,) = jobs
     return job.model_copy(update={"reproduce": f"{PROGRAM} {shlex.join(arguments)}".strip()})
 
 
@@ -71,7 +71,7 @@ def job_with(
     quality: QualitySpec | None = None,
     grid: Grid | None = None,
 ) -> GenerationJob:
-    """Return a job of these parts, with defaults for all others."""
+    """Return a job with the given parts, and defaults for the remaining ones."""
     return GenerationJob(
         workload="generation",
         subject=GenerationSubject(model=model or ModelSpec(), quality=quality or QualitySpec()),
@@ -84,7 +84,7 @@ def job_with(
 
 
 def known_host(folder: Path) -> tuple[str, ...]:
-    """Return a command that prints the CPU's environment without importing torch, in place of `prepare_host`."""
+    """Return a command that replaces `prepare_host`: it prints the CPU's environment without importing torch."""
     path = folder / "environment.json"
     path.write_text(environment(find_device("cpu")).model_dump_json())
     return ("sh", "-c", f"cat {shlex.quote(str(path))}")

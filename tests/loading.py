@@ -28,7 +28,7 @@ ROPE_BYTES = 2 * 32 * 4
 
 
 class Log:
-    """Progress that stores its reports."""
+    """Progress that stores its steps and notes."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
@@ -70,22 +70,22 @@ def logits(loaded: Loaded) -> torch.Tensor:
     return loaded.model(torch.arange(10, 30)[None]).logits.float()
 
 
-def distance(one: Loaded, other: Loaded) -> float:
-    return float((logits(one) - logits(other)).norm() / logits(other).norm())
+def distance(first: Loaded, second: Loaded) -> float:
+    return float((logits(first) - logits(second)).norm() / logits(second).norm())
 
 
 def tokens_of(runtime: TorchDecoder, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
-    """Return the tokens of the second generation, after the set-up."""
+    """Return the tokens of the second generation, which follows the setup."""
     runtime.generate(prompt, new_tokens)
     return [list(row) for row in runtime.generate(prompt, new_tokens).tokens]
 
 
 plain_native_decoder = partial(native_decoder, prefill="plain")
-"""Return the engine native with the option prefill=plain."""
+"""Create the native decoder with prefill=plain."""
 
 
 def with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:
-    """Give norms different weights: with equal ones a missing norm would not change the order."""
+    """Give norms random weights. With equal weights a missing norm would not change the order of the logits."""
     for parameter in model.parameters():
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, mean=1.0, std=0.5)

@@ -1,12 +1,12 @@
-"""A server without a model: OpenAI's /v1/completions, with a token at planted times. Standard library only.
+"""Server of OpenAI's /v1/completions without a model, which sends tokens at given times. Standard library only.
 
     python tests/null_server.py --port 8000 --ttft-s 0.1 --itl-s 0.03
 
---times FILE appends a line of JSON for each answer: Unix time (`at`), and by time.perf_counter when it was `received`
-and its tokens were `sent`, which is later than planted if the processor is busy;
---log-probability is that of every token of a prompt that is to be scored (`echo`);
---late-every 20 --late-s 0.5 delays every twentieth answer by half a second;
---die-after ends it after so many requests; --usage-with-choice answers like llama-server, whose last choice is empty.
+--times FILE appends one line of JSON per response: Unix time (`at`) and the values of time.perf_counter at which the
+request was `received` and its tokens were `sent`, which is later than scheduled on a busy CPU.
+--log-probability is the value for every token of a scored prompt (`echo`).
+--late-every 20 --late-s 0.5 delays every twentieth response by 0.5 s.
+--die-after ends the server at that request; --usage-with-choice adds an empty last choice, as llama-server does.
 """
 
 from __future__ import annotations

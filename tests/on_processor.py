@@ -1,4 +1,4 @@
-"""Sources of CUDA kernels, compiled for this machine's CPU, with a thread for each thread of a block."""
+"""CUDA kernels compiled for the CPU of this machine, with one CPU thread per thread of a block."""
 
 import ctypes
 import shutil
@@ -19,11 +19,11 @@ from benchmarker.kernels.cuda_source import TensorMap
 
 SHIMS = Path(__file__).parent / "cuda_on_cpu"
 STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
-"""Files that replace those with GPU instructions."""
+"""Replacements of the headers with GPU instructions."""
 MULTIPROCESSORS = 3
 OPTIONS = ["-std=c++20", "-Og", "-fno-strict-aliasing", "-shared", "-fPIC", "-w", "-Wno-psabi"]
-TOGETHER = {"prefill_gemm"}
-"""Kernels whose blocks wait for each other: their blocks run concurrently, those of other kernels in turn."""
+CONCURRENT = {"prefill_gemm"}
+"""Kernels whose blocks wait for each other. Their blocks run concurrently; other kernels run one block at a time."""
 RUN = """
 static void __syncthreads() {{ meet(0, THREADS); }}
 extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
@@ -40,7 +40,7 @@ POINTERS = {
     "prefill_gemm": (*("TensorMap",) * 4, "u16", "float", "float", "int", "u16"),
     "permute_rows": ("uint4", "uint4"),
 }
-"""Types of each kernel's pointers; a tensor map is passed as it is."""
+"""Pointer types of each kernel. A tensor map is passed by value."""
 NUMBERS = {
     "gemv_nf4": (1, 1),
     "gemv_gptq": (4, 1),
@@ -48,22 +48,22 @@ NUMBERS = {
     "prefill_gemm": (4, 0),
     "permute_rows": (2, 0),
 }
-"""Numbers of integer arguments after the pointers, and of the other arguments after them."""
+"""Number of integer arguments after the pointers, and of float arguments after the integers."""
 
 
 @cache
 def compiled(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-    """Return a kernel's source as a library for this machine's CPU."""
+    """Compile a kernel's source for the CPU and load the library."""
     lines = [*_lines(STAND_INS["tensor_ptx.cuh"]), *_lines(cuda_source.FOLDER / f"{name}.cu")]
-    arguments = [f"{'*' * (kind == 'TensorMap')}({kind}*)at[{place}]" for place, kind in enumerate(POINTERS[name])]
+    arguments = [f"{'*' * (kind == 'TensorMap')}({kind}*)at[{index}]" for index, kind in enumerate(POINTERS[name])]
     for array, count in zip(("sizes", "numbers"), NUMBERS[name], strict=True):
-        arguments += [f"{array}[{place}]" for place in range(count)]
+        arguments += [f"{array}[{index}]" for index in range(count)]
     source = Path(mkstemp(".cpp", dir=precompiled_headers().name)[1])
     library = source.with_suffix(".so")
-    run = RUN.format(
-        symbol=cuda_source.symbol(name), are_together=int(name in TOGETHER), arguments=", ".join(arguments)
+    run_source = RUN.format(
+        symbol=cuda_source.symbol(name), are_together=int(name in CONCURRENT), arguments=", ".join(arguments)
     )
-    source.write_text("\n".join(lines) + run)
+    source.write_text("\n".join(lines) + run_source)
     headers = str(Path(precompiled_headers().name) / "standard.h")
     defined = [f"-D{macro}={value}" for macro, value in macros]
     subprocess.run(["g++", *OPTIONS, *defined, "-include", headers, "-o", str(library), str(source)], check=True)
@@ -72,7 +72,7 @@ def compiled(name: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
 
 @cache
 def precompiled_headers() -> TemporaryDirectory[str]:
-    """Return a folder with the standard headers, compiled: parsing them takes half the time of a library."""
+    """Return a folder with precompiled standard headers, which halve the compile time of a library."""
     folder = TemporaryDirectory()
     header = Path(folder.name) / "standard.h"
     lines = [line for shim in STAND_INS.values() for line in _lines(shim)]
@@ -83,7 +83,7 @@ def precompiled_headers() -> TemporaryDirectory[str]:
 
 @dataclass(frozen=True)
 class OnProcessorKernel:
-    """Replacement of a `CudaKernel`."""
+    """Replacement of a `CudaKernel` that runs on the CPU."""
 
     name: str
     library: ctypes.CDLL
@@ -91,7 +91,7 @@ class OnProcessorKernel:
 
     def __call__(self, blocks: int, arguments: Sequence[Any]) -> None:
         first, last = len(POINTERS[self.name]), len(POINTERS[self.name]) + NUMBERS[self.name][0]
-        tensors = [_described(given) if isinstance(given, TensorMap) else given for given in arguments[:first]]
+        tensors = [_described(value) if isinstance(value, TensorMap) else value for value in arguments[:first]]
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         self.library.run(
             blocks,
@@ -102,7 +102,7 @@ class OnProcessorKernel:
 
 
 def _lines(source: Path) -> list[str]:
-    """Return the lines of a file and of its includes, each once, without cuda.h, which precedes all."""
+    """Return the lines of a file and its includes, without cuda.h, which precedes them."""
     lines: list[str] = []
     for line in source.read_text().splitlines():
         included = line.startswith('#include "') and line.split('"')[1]
@@ -113,14 +113,15 @@ def _lines(source: Path) -> list[str]:
     return lines
 
 
-def _described(given: TensorMap) -> Tensor:
-    """Return a tensor map as in hopper.h."""
-    words = [given.tensor.data_ptr(), given.tensor.element_size(), *given.sizes, *given.pitches, *given.box_sizes]
-    return torch.tensor([*words, int(given.swizzled), *[0] * 5])
+def _described(tensor_map: TensorMap) -> Tensor:
+    """Return a tensor map in the layout of hopper.h."""
+    tensor = tensor_map.tensor
+    shape = [*tensor_map.sizes, *tensor_map.pitches, *tensor_map.box_sizes]
+    return torch.tensor([tensor.data_ptr(), tensor.element_size(), *shape, int(tensor_map.swizzled), *[0] * 5])
 
 
 def run_on_processor(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the products of a module with `cuda_kernel` be computed by the kernels' sources on the CPU."""
+    """Replace the kernels of a module with `cuda_kernel` by their sources compiled for the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ is installed")
     properties = type("Properties", (), {"multi_processor_count": MULTIPROCESSORS})

@@ -1,10 +1,10 @@
-"""Attention kernels of a user, correct or wrong in one way each, for tests on a CPU and on a GPU."""
+"""User-supplied attention kernels, correct or with one fault each."""
 
 import torch
 
 
 def exact(query, key, value, is_causal=True):
-    """Correct and differentiable attention."""
+    """Compute correct, differentiable attention."""
     shared = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)

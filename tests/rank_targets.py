@@ -1,4 +1,4 @@
-"""Functions that the ranks of test_ranks.py run."""
+"""Functions that test_ranks.py runs in its ranks."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ from benchmarker.core.errors import UnsupportedError
 
 
 def exchange(rank, arguments):
-    """Add up a number of each rank, or act as a broken rank."""
+    """Sum a number over the ranks, or simulate a failing rank."""
 
-    def answer(message):
+    def respond(message):
         match message["do"]:
             case "add":
                 total = torch.tensor([arguments["first"] + rank.number])
@@ -33,7 +33,7 @@ def exchange(rank, arguments):
                 time.sleep(600)
         return None
 
-    rank.serve(answer)
+    rank.serve(respond)
 
 
 def breaks_at_once(rank, arguments):

@@ -1,4 +1,4 @@
-"""Fake records with plausible defaults; a test gives only the values that it is about."""
+"""Fake records with plausible defaults, of which a test overrides the values that it checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROMPT = "6f3c" * 16
 def sample(
     latency_s: float = 1.4, *, new_tokens: int = 50, ttft_s: float | None = None, **fields: Any
 ) -> GenerationSample:
-    """Return a repeat whose first token takes as long as each of the others by default."""
+    """Return a repeat. By default the first token takes as long as each later token."""
     first_s = latency_s / new_tokens if ttft_s is None else ttft_s
     return GenerationSample(
         latency_s=latency_s,
@@ -147,7 +147,7 @@ def record(
     round_number: int = 0,
     **fields: Any,
 ) -> GenerationRecord:
-    """Return a complete run of one variant; with one ordinary cell by default.
+    """Return a complete run of one variant, with one successful cell by default.
 
     Args:
         model: Fields of ModelFacts that differ from Qwen3-4B in float16.
@@ -159,7 +159,7 @@ def record(
         "started_at": f"2026-03-01T10:{round_number:02}:00Z",
         "status": "complete",
         "environment": environment(),
-        "procedure": {"warmup": 3, "runs": next((len(one.samples) for one in cells if one.samples), 5)},
+        "procedure": {"warmup": 3, "runs": next((len(timed.samples) for timed in cells if timed.samples), 5)},
         "load": load(),
         "engine": EngineFacts(name=runtime, tokens_read="each", kv_cache="dynamic"),
         "cells": cells or (cell(),),
@@ -221,22 +221,22 @@ def quality(*, kl: float = 0.0281, perplexity: float = 13.2, noise: float = 1e-6
 
 
 def failed_quality(perplexity: float = 9_000.0) -> Quality:
-    """Return the quality of a variant with a far larger perplexity than the baseline's."""
-    made = quality(kl=6.5, perplexity=perplexity)
-    ln_ratio = math.log(perplexity / made.baseline_perplexity)
-    return made.model_copy(update={"against": made.against.model_copy(update={"ln_ratio": ln_ratio})})
+    """Return the quality of a variant whose perplexity is far above that of the baseline."""
+    wrong = quality(kl=6.5, perplexity=perplexity)
+    ln_ratio = math.log(perplexity / wrong.baseline_perplexity)
+    return wrong.model_copy(update={"against": wrong.against.model_copy(update={"ln_ratio": ln_ratio})})
 
 
 def baseline_quality() -> Quality:
-    """Return the quality of the unquantized model: its divergence is the noise."""
-    made = quality(kl=1e-6, perplexity=12.98)
-    return made.model_copy(update={"is_baseline": True, "against": made.noise})
+    """Return the quality of the unquantized model, whose divergence is the noise."""
+    unquantized = quality(kl=1e-6, perplexity=12.98)
+    return unquantized.model_copy(update={"is_baseline": True, "against": unquantized.noise})
 
 
 def failed_record(quant: str, reason: str, **fields: Any) -> GenerationRecord:
-    """Return a run that failed before it could measure."""
-    one = record(quant, cells=(), status="failed", reason=reason, load=None, **fields)
-    return one.model_copy(update={"engine": None})
+    """Return a run that failed before its first cell."""
+    failed = record(quant, cells=(), status="failed", reason=reason, load=None, **fields)
+    return failed.model_copy(update={"engine": None})
 
 
 def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[GenerationRecord]:
@@ -249,8 +249,8 @@ def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[Gene
 
 def save(folder: Path, *records: GenerationRecord) -> Path:
     """Write records as a sweep does, and return the folder."""
-    for index, one in enumerate(records):
-        write_json(one, folder / f"{index:03}.json")
+    for index, run_record in enumerate(records):
+        write_json(run_record, folder / f"{index:03}.json")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The counts of `script/house.py` and `script/executed_files.py` stay within their limits."""
+"""Limits of the counts of `script/house.py` and `script/executed_files.py`, and names per package."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ MAXIMAL_EXECUTED_FILES = {
 TOP_FILES = {".gitignore", "CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "pyproject.toml"}
 
 
-def test_the_package_stays_within_its_limits(house):
+def test_counts_of_the_package_are_within_their_limits(house):
     counts = {
         "lines outside kernels/": house.lines(kernels=False),
         "lines in kernels/": house.lines(kernels=True),
@@ -72,7 +72,7 @@ from script.executed_files import main
 step_check.STEPS = 32
 sys.exit(main(sys.argv[1:]))
 """
-"""Runs script/executed_files.py; 256 steps, most of the run, execute no other function than 32."""
+"""Program that runs script/executed_files.py with 32 steps, which execute the same functions as 256."""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ sys.exit(main(sys.argv[1:]))
         for command in MAXIMAL_EXECUTED_FILES
     ],
 )
-def test_a_command_executes_functions_of_few_files(command, tmp_path):
+def test_commands_execute_functions_of_few_files(command, tmp_path):
     is_run = command.startswith("run")
     output = ["--output", str(tmp_path)] if is_run else []
     program = ["-c", FEWER_STEPS] if is_run else ["script/executed_files.py"]
@@ -97,7 +97,7 @@ def test_a_command_executes_functions_of_few_files(command, tmp_path):
     assert int(summary.split()[-2]) <= MAXIMAL_EXECUTED_FILES[command], process.stderr
 
 
-def test_the_counting_scripts_need_python_alone():
+def test_counting_scripts_import_only_the_standard_library():
     imports = {name for module in ("house", "executed_files", "prose") for name in _imports(f"script/{module}.py")}
     assert imports - {"benchmarker"} <= set(sys.stdlib_module_names)
 
@@ -111,7 +111,7 @@ def _imports(path: str) -> set[str]:
     }
 
 
-def test_the_repository_holds_sources_and_no_builds():
+def test_repository_contains_no_build_outputs():
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listing.returncode:
         pytest.skip("this copy is not a git repository")
@@ -120,7 +120,7 @@ def test_the_repository_holds_sources_and_no_builds():
     assert not [name for name in names if name.suffix in (".whl", ".so", ".pyc", ".pt", ".gguf")]
 
 
-HOMES = ("quantization", "engines", "workloads")
+NAMING_PACKAGES = ("quantization", "engines", "workloads")
 """Packages that may name a quantization or an engine."""
 NAMED_ELSEWHERE = {
     "checkpoints.cache": "kinds of cached checkpoints",
@@ -129,24 +129,24 @@ NAMED_ELSEWHERE = {
     "logs.log_runs": "terms in logs",
     "quality.judge": "unquantized model, the reference of the quality measures",
 }
-"""Other modules that may, and why. The list only gets shorter."""
+"""Other modules that may name them, with the reason. The list only gets shorter."""
 
 
-def test_only_their_packages_name_quantizations_and_engines(house):
-    # `eager` and `compile` are also words of torch and of Python.
+def test_quantizations_and_engines_are_named_only_in_their_packages(house):
+    # `eager` and `compile` are also names in torch and Python.
     names = {*LOADERS, *ENGINES} - {"eager", "compile"}
     naming = {
         module
         for module, tree in house.trees.items()
-        if not module.startswith(HOMES)
+        if not module.startswith(NAMING_PACKAGES)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
     }
     assert naming <= set(NAMED_ELSEWHERE)
 
 
-WORKLOADS_HOMES = ("workloads", "schema.registry")
-WORDS_OF_OTHERS = {
+WORKLOAD_PACKAGES = ("workloads", "schema.registry")
+AMBIGUOUS_NAMES = {
     "attention": "kernel category, and a part of a record",
     "state": "attribute of a library's module",
     "forward": "method of torch modules, and a part of a training step",
@@ -162,23 +162,23 @@ WORDS_OF_OTHERS = {
     "scaling": "argument of an attention function",
     "weights": "key of compressed-tensors' config",
 }
-"""Names of workloads and metrics that have another meaning in other packages."""
+"""Names of workloads and metrics with another meaning in other packages."""
 
 
-def test_only_their_packages_name_workloads_and_metrics(house):
+def test_workloads_and_metrics_are_named_only_in_their_packages(house):
     metrics = {metric.name for name in WORKLOADS for metric in workload_of(name).metrics}
-    elsewhere = {module: tree for module, tree in house.trees.items() if not module.startswith(WORKLOADS_HOMES)}
+    other_trees = {module: tree for module, tree in house.trees.items() if not module.startswith(WORKLOAD_PACKAGES)}
     used = {
         node.value
-        for tree in elsewhere.values()
+        for tree in other_trees.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert used & {*metrics, *WORKLOADS} <= set(WORDS_OF_OTHERS)
+    assert used & {*metrics, *WORKLOADS} <= set(AMBIGUOUS_NAMES)
 
 
 @pytest.mark.parametrize(
-    ("source", "is_named"),
+    ("source", "is_in_use"),
     [
         ("record.workload == 'attention'", True),
         ("workload_of('attention')", True),
@@ -189,21 +189,21 @@ def test_only_their_packages_name_workloads_and_metrics(house):
         ("part.purpose == 'attention'", False),
     ],
 )
-def test_a_name_counts_if_it_is_used_for_a_workload_or_a_metric(source, is_named):
-    assert bool(list(names_in_use(ast.parse(source)))) is is_named
+def test_names_in_use_finds_names_of_workloads_and_metrics(source, is_in_use):
+    assert bool(list(names_in_use(ast.parse(source)))) is is_in_use
 
 
-def test_no_such_name_is_used_for_a_workload_or_a_metric(house):
+def test_names_with_two_meanings_are_not_used_for_workloads_or_metrics(house):
     assert not [
         f"{module}: {expression}"
         for module, tree in house.trees.items()
-        if not module.startswith(WORKLOADS_HOMES)
+        if not module.startswith(WORKLOAD_PACKAGES)
         for expression in names_in_use(tree)
     ]
 
 
 def names_in_use(tree: ast.AST) -> Iterator[str]:
-    """Yield the expressions that look up, compare or pass a workload or a metric by one of those names."""
+    """Yield expressions that look up, compare or pass a workload or metric by an ambiguous name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             subject, values = ast.unparse(node), [node.left, *node.comparators]
@@ -215,8 +215,8 @@ def names_in_use(tree: ast.AST) -> Iterator[str]:
             subject, values = node.arg or "", [node.value]
         else:
             continue
-        words = {value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)}
-        if words & set(WORDS_OF_OTHERS) and re.search("workload|metric", subject):
+        names = {value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)}
+        if names & set(AMBIGUOUS_NAMES) and re.search("workload|metric", subject):
             yield ast.unparse(node)
 
 
@@ -224,7 +224,7 @@ HELPS = (["--help"], ["run", "--help"], ["run", "attention", "-h"], ["sweep", "-
 
 
 @pytest.mark.parametrize("arguments", HELPS)
-def test_help_imports_neither_pydantic_nor_markdown_nor_the_classes_of_records(arguments):
+def test_help_imports_no_pydantic_markdown_or_record_classes(arguments):
     code = (
         "import sys\n"
         "from benchmarker.cli.app import main\n"
@@ -239,7 +239,7 @@ def test_help_imports_neither_pydantic_nor_markdown_nor_the_classes_of_records(a
     assert set(imported) <= {"benchmarker.schema", "benchmarker.schema.options", "benchmarker.schema.registry"}
 
 
-def test_help_is_printed_if_typer_needs_a_module_that_is_left_out(monkeypatch):
+def test_help_is_printed_if_typer_requires_an_excluded_module(monkeypatch):
     monkeypatch.setattr(command_line, "UNUSED", {"rich.panel": "Other"})
     for module in ("typer.rich_utils", "rich.panel"):
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -250,7 +250,7 @@ def test_help_is_printed_if_typer_needs_a_module_that_is_left_out(monkeypatch):
 
 @pytest.fixture
 def small_house(tmp_path) -> House:
-    """Two packages: a chain of three modules, two modules that import each other, and a name used twice."""
+    """Return packages with a chain of imports, mutual imports and a file name used twice."""
     for path, text in {
         "benchmarker/__init__.py": "",
         "benchmarker/a/__init__.py": "",
@@ -287,7 +287,7 @@ def test_counts_of_a_small_package(small_house):
     assert small_house.long_lines() == ["benchmarker/b/middle.py:2"]
 
 
-def test_modules_that_import_each_other_are_one_group():
+def test_mutual_imports_are_one_cycle():
     groups = cycles({"a": ["b"], "b": ["a", "c"], "c": []})
     assert groups["a"] == groups["b"] == {"a", "b"}
     assert groups["c"] == {"c"}

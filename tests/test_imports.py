@@ -1,4 +1,4 @@
-"""Imports only go down, and modules that read records or check a config need no torch."""
+"""Order of imports between packages, and modules that must not import torch."""
 
 import subprocess
 import sys
@@ -77,12 +77,12 @@ def test_imports_only_go_down(house):
     assert not upward, f"upward imports: {upward}"
 
 
-def test_every_package_has_a_place_in_the_order(house):
+def test_every_package_is_in_the_order(house):
     rooms = {room_of(name) for name in house.paths if name}
     assert rooms <= {*" ".join(MEASURING).split(), *READING, WORKLOAD_READING, WORKLOAD_CLASSES, *ABOVE}
 
 
-def test_no_cycle_of_imports(house):
+def test_imports_have_no_cycle(house):
     def visit(name, path):
         assert name not in path, " -> ".join([*path[path.index(name) :], name])
         if name in visited:
@@ -112,7 +112,7 @@ def reached(house: House, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("entry", WITHOUT_TORCH.split())
-def test_modules_that_need_no_torch_do_not_import_it(house, entry):
+def test_modules_without_torch_do_not_import_it(house, entry):
     for name in house.paths:
         if f"{name}.".startswith(f"{entry}."):
             heavy = reached(house, name) & HEAVY
@@ -120,7 +120,7 @@ def test_modules_that_need_no_torch_do_not_import_it(house, entry):
 
 
 def test_records_are_read_if_torch_cannot_be_imported(house):
-    wanted = [
+    modules = [
         f"benchmarker.{name}" for name in house.paths if room_of(name) in (*GROUND, *READING, WORKLOAD_READING, "cli")
     ]
     finder = (
@@ -131,6 +131,6 @@ def test_records_are_read_if_torch_cannot_be_imported(house):
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Refusing())\n"
     )
-    code = finder + "".join(f"import {name}\n" for name in wanted)
+    code = finder + "".join(f"import {name}\n" for name in modules)
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr

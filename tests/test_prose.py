@@ -1,4 +1,4 @@
-"""The prose of docstrings, comments and hand-written pages stays within the limits of `script/prose.py`."""
+"""Limits of the counts of `script/prose.py` on docstrings, comments and hand-written pages."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def excess(counts: Counts, limits: tuple[float, ...]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_docstrings_and_comments_of_a_package(package):
+def test_docstrings_and_comments_are_within_their_limits(package):
     counts = count_python(sorted((ROOT / "benchmarker" / package).rglob("*.py")))
     assert not excess(counts, MAXIMUM.get(package, GOAL))
 
@@ -62,7 +62,7 @@ def hand_written(page: Path) -> str:
 @pytest.mark.parametrize(
     "name", ["docs", "README.md", "CHANGELOG.md", "results", "benchmarker/text", "benchmarker/models"]
 )
-def test_hand_written_pages(name, tmp_path):
+def test_hand_written_pages_are_within_their_limits(name, tmp_path):
     copies = []
     for number, page in enumerate(pages(name)):
         copies.append(tmp_path / f"{number}.md")
@@ -91,7 +91,7 @@ def test_descriptions_of_records_are_short():
         ("`None` without rounds.", False),
     ],
 )
-def test_a_fragment_has_no_head_noun_or_verb(piece, fragment):
+def test_fragments_have_no_head_noun_or_verb(piece, fragment):
     assert is_fragment(piece) is fragment
 
 

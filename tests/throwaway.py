@@ -1,9 +1,9 @@
-"""A whole workload in one file: it sleeps. A new workload needs this much, and no other change."""
+"""Complete workload in one module. It sleeps, and shows all that a new workload requires."""
 
 from __future__ import annotations
 
 PACKAGE = '''
-"""Sleeping, to see that a workload needs a folder and one line of the registry."""
+"""Sleeping, which shows that a workload requires one module and one line of the registry."""
 
 import time
 from contextlib import nullcontext
@@ -25,17 +25,17 @@ from benchmarker.workloads.session import Bench
 
 
 class SleepSubject(Plain):
-    """What sleeps."""
+    """Sleeper."""
 
     dreams: bool = False
     """Sleep with dreams."""
 
 
 class SleepVariant(VariantBase):
-    """How it sleeps."""
+    """Manner of sleeping."""
 
     variant: Literal["still", "restless", "wrong", "insomniac"]
-    """The way of sleeping."""
+    """Manner of sleeping."""
 
 
 class SleepPoint(NamedTuple):
@@ -44,12 +44,12 @@ class SleepPoint(NamedTuple):
 
 
 class SleepGrid(GridBase):
-    """How long it sleeps."""
+    """Durations of sleep."""
 
     ms: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2)
     """Milliseconds of one nap."""
     naps: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
-    """Naps in a call."""
+    """Naps per call."""
 
     def points(self):
         return sorted(SleepPoint(*cell) for cell in product(self.ms, self.naps))
@@ -140,4 +140,4 @@ SITE = f"""
 from benchmarker.schema.registry import WORKLOADS
 WORKLOADS["{NAME}"] = "{MODULE}"
 """
-"""Content of `sitecustomize.py` for child processes: the line of the registry."""
+"""Content of `sitecustomize.py` for child processes, with the line of the registry."""

@@ -1,6 +1,6 @@
-"""Texts that a change of the code must not change.
+"""Golden files.
 
-After an intended change write them again and read their difference: UPDATE_UNCHANGED=1 python -m pytest -n 0
+After an intended change of outputs, update the files and review their diff: UPDATE_UNCHANGED=1 python -m pytest -n 0
 tests/cli/test_unchanged.py tests/cli/test_surface.py
 """
 
@@ -16,8 +16,8 @@ def is_update() -> bool:
     return os.environ.get("UPDATE_UNCHANGED") == "1"
 
 
-def hold(path: Path, after: str) -> None:
-    """Fail with the difference if the text differs from the file."""
+def check_golden(path: Path, after: str) -> None:
+    """Fail with a diff if the text differs from the golden file."""
     if is_update():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(after)
@@ -26,8 +26,8 @@ def hold(path: Path, after: str) -> None:
     assert before == after, "\n".join(difference)
 
 
-def hold_names(folder: Path, names: Collection[str]) -> None:
-    """Fail if the folder contains a text that no test uses."""
+def check_golden_files(folder: Path, names: Collection[str]) -> None:
+    """Fail if the folder contains a golden file that no test uses."""
     files = {path.name: path for path in folder.iterdir()}
     if is_update():
         for name in files.keys() - set(names):

@@ -149,9 +149,9 @@ def test_stored_quantization_is_downloaded_once_and_then_cached(ask, session_mod
     hub.files["config.json"] = json.dumps(config).encode()
     with serving(hub):
         assert ask(tmp_path, {}, script=STORED, HF_ENDPOINT=hub.url) == "\n".join(['{"quant_method": "mxfp4"}'] * 2)
-        requests = len(hub.asked)
+        requests = len(hub.requests)
         assert ask(tmp_path, {}, script=STORED, HF_ENDPOINT=hub.url).count("mxfp4") == 2
-    assert len(hub.asked) == requests
+    assert len(hub.requests) == requests
     cache = tmp_path / "hub"
     (cache / "models--some--model").rename(cache / "models--openai--gpt-oss-20b")
     stored = ask(tmp_path, {"id": "openai/gpt-oss-20b"}, script=STORED, HF_HUB_OFFLINE="1")
@@ -162,10 +162,10 @@ def test_stored_quantization_is_downloaded_once_and_then_cached(ask, session_mod
 def test_unreachable_hub_is_requested_once_for_the_quantization(ask, tmp_path):
     with serving(Hub({}, refuse=(503, ""))) as hub:
         assert ask(tmp_path, {"id": "Qwen/Qwen3-4B"}, script=STORED, HF_ENDPOINT=hub.url) == "null\nnull"
-        requests = len(hub.asked)
+        requests = len(hub.requests)
         script = STORED.replace("range(2)", "range(1)")
         assert ask(tmp_path, {"id": "Qwen/Qwen3-4B"}, script=script, HF_ENDPOINT=hub.url) == "null"
-    assert len(hub.asked) == 2 * requests
+    assert len(hub.requests) == 2 * requests
 
 
 def test_dummy_of_a_hub_model_downloads_no_weights(ask, session_model, tmp_path):
@@ -174,7 +174,7 @@ def test_dummy_of_a_hub_model_downloads_no_weights(ask, session_model, tmp_path)
     assert checkpoint["files"] == [
         "benchmarker.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
-    assert not any("model.safetensors" in path for path in hub.asked)
+    assert not any("model.safetensors" in path for path in hub.requests)
     assert ask(tmp_path, {"load_format": "dummy"}, script=LOOK, HF_HUB_OFFLINE="1") == ""
 
 
@@ -232,7 +232,7 @@ def test_hub_error_503_raises(ask, tmp_path):
 def test_look_for_downloads_nothing_and_raises_as_find_does(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
         assert ask(tmp_path, {}, script=LOOK, HF_ENDPOINT=hub.url) == ""
-        assert not any("/resolve/" in path for path in hub.asked)
+        assert not any("/resolve/" in path for path in hub.requests)
         assert "no revision" in ask(tmp_path, {"revision": "v9"}, script=LOOK, HF_ENDPOINT=hub.url)
     assert ask(tmp_path, {}, script=LOOK, HF_HUB_OFFLINE="1") == UNREACHABLE
 
@@ -266,7 +266,7 @@ def test_hub_model_with_only_pickle_weights_is_not_downloaded(ask, tmp_path):
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url).startswith(
             "some/model: its weights are pickle files (pytorch_model.bin), which can run code when opened; "
         )
-    assert not any("resolve" in path for path in hub.asked)
+    assert not any("resolve" in path for path in hub.requests)
 
 
 def test_hub_model_without_safetensors_raises(ask, tmp_path):
@@ -284,4 +284,4 @@ def test_weights_in_another_quantization_are_not_downloaded(ask, session_model, 
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
             "some/model: quantized already (eetq), which --quant fp16 cannot take; use an unquantized checkpoint"
         )
-    assert not any("resolve" in path and "model.safetensors" in path for path in hub.asked)
+    assert not any("resolve" in path and "model.safetensors" in path for path in hub.requests)

@@ -106,10 +106,10 @@ def test_cell_too_large_for_memory_fails_and_the_rest_is_measured(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("stop", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("stop", "code", "message"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
 def test_stopped_run_keeps_finished_cells_and_prints_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals, code: int, word: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals, code: int, message: str
 ) -> None:
     grid = ("--prompt-tokens", 3, "--new-tokens", "4,5", "--no-limits", "--no-profile", "--output", tmp_path)
 
@@ -123,7 +123,7 @@ def test_stopped_run_keeps_finished_cells_and_prints_the_path(
     exit_code, printed = typed("run", *options, *grid)
     (path,) = tmp_path.glob("*.json")
     assert exit_code == code, printed
-    assert f"1 of 2 cells are in the record: {path}\n{word}\n" in printed
+    assert f"1 of 2 cells are in the record: {path}\n{message}\n" in printed
     assert (read_record(path).status, len(read_record(path).cells)) == ("interrupted", 1)
 
 

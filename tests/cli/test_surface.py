@@ -21,7 +21,7 @@ from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.cli.test_cli import typed
 from tests.jobs import read_job
-from tests.unchanged import hold, hold_names
+from tests.unchanged import check_golden, check_golden_files
 
 ROOT = Path(__file__).parents[2]
 TEXTS = Path(__file__).parents[1] / "data" / "surface"
@@ -62,27 +62,27 @@ def descriptions(name: str) -> Iterator[str]:
 
 def test_public_names_keep_their_signatures():
     names = [name for name in benchmarker.__all__ if name != "__version__"]
-    hold(TEXTS / "public-names.txt", "".join(f"{line}\n" for name in names for line in descriptions(name)))
+    check_golden(TEXTS / "public-names.txt", "".join(f"{line}\n" for name in names for line in descriptions(name)))
 
 
-def commands(command: click.Command, words: str = "benchmarker") -> Iterator[tuple[str, click.Command]]:
-    yield words, command
+def commands(command: click.Command, full_name: str = "benchmarker") -> Iterator[tuple[str, click.Command]]:
+    yield full_name, command
     for name, node in sorted(getattr(command, "commands", {}).items()):
-        yield from commands(node, f"{words} {name}")
+        yield from commands(node, f"{full_name} {name}")
 
 
 def test_commands_keep_their_options():
     lines = [
-        f"{words} {'/'.join(parameter.opts)}{' (hidden)' if getattr(parameter, 'hidden', False) else ''}\n"
-        for words, command in commands(typer.main.get_command(app))
+        f"{full_name} {'/'.join(parameter.opts)}{' (hidden)' if getattr(parameter, 'hidden', False) else ''}\n"
+        for full_name, command in commands(typer.main.get_command(app))
         for parameter in command.params
     ]
-    hold(TEXTS / "options.txt", "".join(lines))
+    check_golden(TEXTS / "options.txt", "".join(lines))
 
 
 def test_configs_are_read_as_the_same_experiments():
     experiments = {path.stem: read_experiment(path).model_dump(mode="json") for path in CONFIGS}
-    hold(TEXTS / "configs.json", json.dumps(experiments, indent=1) + "\n")
+    check_golden(TEXTS / "configs.json", json.dumps(experiments, indent=1) + "\n")
 
 
 @pytest.mark.parametrize("engine", ["eager", "cuda_graph", "compile"])
@@ -92,7 +92,7 @@ def test_engine_on_the_command_line_equals_engine_in_a_config(tmp_path, engine):
     spellings = [["--quant", "gptq", "--name", "a", "--engine", engine], ["--config", str(config), "--variant", "a"]]
     if engine == "compile":
         spellings.append(["--quant", "gptq", "--name", "a", "--compile"])
-    variants = [read_job(words).variant for words in spellings]
+    variants = [read_job(arguments).variant for arguments in spellings]
     assert {variant.engine for variant in variants} == {engine}
     assert all(variant == variants[0] for variant in variants)
 
@@ -113,7 +113,7 @@ def fields(schema: dict[str, Any], node: dict[str, Any], path: str) -> Iterator[
 
 def test_record_keeps_its_fields():
     schema = GenerationRecord.model_json_schema()
-    hold(TEXTS / "record-fields.txt", "".join(f"{line}\n" for line in fields(schema, schema, "")))
+    check_golden(TEXTS / "record-fields.txt", "".join(f"{line}\n" for line in fields(schema, schema, "")))
 
 
 def without_defaults(written: Any, read: Any) -> Any:
@@ -149,8 +149,8 @@ def test_json_output_keeps_its_keys(verb):
         for folder in ("quickstart", "h100-energy", "h100-runtimes")
         for key in keys(json.loads(typed(verb, REFERENCES / folder, "--format", "json")[1]), "")
     )
-    hold(TEXTS / f"{verb}-keys.txt", "".join(f"{key}\n" for key in key_paths))
+    check_golden(TEXTS / f"{verb}-keys.txt", "".join(f"{key}\n" for key in key_paths))
 
 
 def test_every_golden_file_is_used():
-    hold_names(TEXTS, TEXT_NAMES)
+    check_golden_files(TEXTS, TEXT_NAMES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import typed
-from tests.unchanged import hold, hold_names
+from tests.unchanged import check_golden, check_golden_files
 
 ROOT = Path(__file__).parents[2]
 TEXTS = Path(__file__).parents[1] / "data" / "unchanged"
@@ -43,11 +43,11 @@ def output_of(arguments: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_output_on_reference_records_is_unchanged(name, monkeypatch):
     monkeypatch.chdir(REFERENCES)
-    hold(TEXTS / name, output_of(CASES[name]))
+    check_golden(TEXTS / name, output_of(CASES[name]))
 
 
 def test_every_golden_output_is_used():
-    hold_names(TEXTS, CASES)
+    check_golden_files(TEXTS, CASES)
 
 
 ALL_FOLDERS = sorted(path.name for path in REFERENCES.iterdir())
