@@ -59,14 +59,14 @@ def test_crossover_is_interpolated_on_logarithms_with_its_interval():
 
 def test_sentence_prints_intervals_of_undecided_and_wide_ratios():
     ratios = {1: within(2.0, 1.2), 2: within(1.1, 1.2), 4: within(5.0, 2.0)}
-    words = SizeWords("int8 wins", "batch", "", "", ratios)
-    assert words.sentence(None) == (
+    size_words = SizeWords("int8 wins", "batch", "", "", ratios)
+    assert size_words.sentence(None) == (
         "int8 wins at 1 (2.00x), 4 (wide [2.50, 10.00]); at 2 (1.10x [0.92, 1.32]) it is not decided"
     )
 
 
 def test_sentence_on_untested_ratios_mentions_the_missing_interval():
-    words = SizeWords("int8 wins", "batch", "", "", {1: Ratio(2.0, rounds=2), 8: Ratio(1.5, rounds=2)})
-    assert words.sentence(None) == (
+    size_words = SizeWords("int8 wins", "batch", "", "", {1: Ratio(2.0, rounds=2), 8: Ratio(1.5, rounds=2)})
+    assert size_words.sentence(None) == (
         "int8 wins at every batch, from 1 (2.00x) to 8 (1.50x) (no interval: fewer than three rounds)"
     )

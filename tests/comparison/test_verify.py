@@ -58,7 +58,7 @@ def test_sweeps_on_two_devices_pass(tmp_path):
 
 
 def test_cpu_record_passes(tmp_path):
-    samples = tuple(one.model_copy(update={"peak_allocated_bytes": None}) for one in cell().samples)
+    samples = tuple(timed.model_copy(update={"peak_allocated_bytes": None}) for timed in cell().samples)
     memory = {"peak_resident_bytes": 3_000_000_000, "resident_growth_bytes": 2_000_000_000}
     on_cpu = cell(samples=samples).model_copy(update={"memory": cell().memory.model_copy(update=memory)})
     on_cpu = on_cpu.model_copy(
@@ -69,7 +69,7 @@ def test_cpu_record_passes(tmp_path):
 
 
 def test_external_engine_with_one_peak_for_all_repeats_passes(tmp_path):
-    samples = tuple(one.model_copy(update={"peak_allocated_bytes": None}) for one in cell().samples)
+    samples = tuple(timed.model_copy(update={"peak_allocated_bytes": None}) for timed in cell().samples)
     memory = cell().memory.model_copy(update={"peak_allocated_bytes": 5_000_000_000, "peak_reserved_bytes": None})
     save(tmp_path, record("fp16", cell(samples=samples).model_copy(update={"memory": memory})))
     assert mismatches(tmp_path) == []
@@ -82,9 +82,9 @@ def test_latency_that_differs_from_its_token_times_is_found(folder):
 
 
 def test_removed_sample_is_found(tmp_path):
-    whole = record("fp16", cell([1.4, 1.5, 1.6]))
-    dropped = [one.model_copy(update={"samples": one.samples[:2]}) for one in whole.cells]
-    save(tmp_path, whole.model_copy(update={"cells": tuple(dropped)}))
+    complete = record("fp16", cell([1.4, 1.5, 1.6]))
+    dropped = [timed_cell.model_copy(update={"samples": timed_cell.samples[:2]}) for timed_cell in complete.cells]
+    save(tmp_path, complete.model_copy(update={"cells": tuple(dropped)}))
     assert any("number of samples is 2, but the samples give 3" in line for line in mismatches(tmp_path))
 
 

@@ -11,8 +11,8 @@ from tests.engines.test_external_engines import driver, sglang, sglang_arguments
 def subject_of(process, ids, new_tokens):
     source = ExternalSource(name="sglang", driver=process, limit_s=20.0, environment="sglang")
     point = Point(len(ids), None, new_tokens=new_tokens, batch_size=1)
-    own = (Prompt(ids, ""),)
-    return run_checks.Subject(source, CpuDevice(), point, own, own, "fp16")
+    prompts = (Prompt(ids, ""),)
+    return run_checks.Subject(source, CpuDevice(), point, prompts, prompts, "fp16")
 
 
 def test_tokens_of_sglang_are_scored_by_its_prefill(sglang, tmp_path):  # noqa: F811

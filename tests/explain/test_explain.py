@@ -294,11 +294,13 @@ def test_close_bounds_on_cpu_are_unsure() -> None:
 
 
 def test_profile_without_sections_is_compared_with_the_whole_generation() -> None:
-    whole = profile(
+    unsplit_profile = profile(
         kernels=(Kernel(name="nvjet_a", calls=320, total_s=0.32),), kernel_s=0.32, busy_s=0.32, latency_s=1.6
     )
     times = tuple(sample(2.6, new_tokens=100, ttft_s=0.125) for _ in range(3))
-    explanation = explained(record("fp16", cell(prompt_tokens=26, new_tokens=100, samples=times), profile=whole))
+    explanation = explained(
+        record("fp16", cell(prompt_tokens=26, new_tokens=100, samples=times), profile=unsplit_profile)
+    )
     # The first token takes 125 ms, each of the 31 later tokens 25 ms.
     assert explanation.total_s == pytest.approx((0.125 + 31 * 0.025) / 32)
     assert explanation.busy_share == pytest.approx(0.32 / 0.9)

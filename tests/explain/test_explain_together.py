@@ -89,8 +89,8 @@ def test_explain_prints_parts_verdicts_and_differences(tmp_path) -> None:
 def test_explain_prints_each_verdict_and_shared_fact_once(tmp_path) -> None:
     records = [*pair(), run("fp16", *FP16, tpot_ms=9.0, name="fp16 again")]
     printed = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *records))]).output
-    words = ("bound by **dequantizing**", "not a low-bit product", "not tested", "16.00 bits a weight")
-    assert {word: printed.count(word) for word in words} == dict.fromkeys(words, 1)
+    phrases = ("bound by **dequantizing**", "not a low-bit product", "not tested", "16.00 bits a weight")
+    assert {phrase: printed.count(phrase) for phrase in phrases} == dict.fromkeys(phrases, 1)
     assert "- **fp16 and fp16 again** are bound by **small kernels**: " in printed
     assert "**When it has paid for itself, if the differences are real**" in printed
 
@@ -190,9 +190,9 @@ def costly(
 
 def test_break_even_is_printed_in_tokens_cold_and_warm(tmp_path) -> None:
     records = [
-        one
+        run_record
         for number in range(3)
-        for one in (
+        for run_record in (
             costly("fp16", tpot_ms=30.0, load_s=2.0, number=number),
             costly("gptq", tpot_ms=20.0, load_s=12.0, quantize_s=300.0, number=number),
         )
@@ -207,8 +207,8 @@ def test_break_even_is_printed_in_tokens_cold_and_warm(tmp_path) -> None:
 
 def test_variant_of_equal_speed_has_no_break_even() -> None:
     row = compare_records(pair()).rows[1]
-    found = break_even(row, row, costs=({"cold": 1.0}, {"cold": 9.0}))
-    assert found == "int8 is not faster than int8, and never pays for its loading"
+    message = break_even(row, row, costs=({"cold": 1.0}, {"cold": 9.0}))
+    assert message == "int8 is not faster than int8, and never pays for its loading"
 
 
 @pytest.mark.parametrize(

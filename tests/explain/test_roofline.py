@@ -93,8 +93,8 @@ def test_context_is_the_mean_over_decode_steps_plus_depth() -> None:
 def test_tied_and_untied_embeddings_read_equal_bytes(model_folder: Path) -> None:
     tied = load(model_folder, "fp16").model
     demanded = describe(tied).demand(prompt_tokens=4, new_tokens=2, batch_size=3, depth=0)
-    everything = 2 * (EMBEDDING + LINEARS + NORMS) + ROPE_BYTES
-    assert demanded.weight_bytes == everything + 3 * 2 * 128
+    weight_bytes = 2 * (EMBEDDING + LINEARS + NORMS) + ROPE_BYTES
+    assert demanded.weight_bytes == weight_bytes + 3 * 2 * 128
     tied.lm_head.weight = torch.nn.Parameter(tied.lm_head.weight.clone())
     assert describe(tied).demand(prompt_tokens=4, new_tokens=2, batch_size=3, depth=0) == demanded
 

@@ -21,10 +21,10 @@ def text(tokens: Sequence[int], gap: float | None = None) -> GreedyText:
     return GreedyText(tokens=tuple(tokens), gaps=() if gap is None else (gap,) * len(tokens))
 
 
-def difference_of(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> FirstDifference | None:
+def difference_of(variant_texts: Sequence[GreedyText], baseline_texts: Sequence[GreedyText]) -> FirstDifference | None:
     """Return the first difference of the int8 texts from those of the fp16 baseline."""
-    baseline = records.quality(is_baseline=True, greedy=tuple(theirs))
-    judged = {"fp16": baseline, "int8": records.quality(greedy=tuple(ours))}
+    baseline = records.quality(is_baseline=True, greedy=tuple(baseline_texts))
+    judged = {"fp16": baseline, "int8": records.quality(greedy=tuple(variant_texts))}
     compared = compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in judged.items()])
     rows = {row.variant: row for row in compared.rows}
     assert rows["fp16"].first_difference is None
@@ -32,7 +32,7 @@ def difference_of(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> F
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "expected", "verdict"),
+    ("variant_texts", "baseline_texts", "expected", "verdict"),
     [
         ([text([1, 2])], [text([1, 2], 0.3)], FirstDifference(1, 1, None, None), "the same"),
         ([text([1, 3])], [text([1, 2], 0.04)], FirstDifference(1, 0, 2, 0.04), "rounding"),
@@ -47,8 +47,10 @@ def difference_of(ours: Sequence[GreedyText], theirs: Sequence[GreedyText]) -> F
         ([text([1])], [text([2])], FirstDifference(1, 0, 1, None), "–"),
     ],
 )
-def test_first_difference_is_classified_by_the_gap_of_the_scores(ours, theirs, expected, verdict) -> None:
-    result = difference_of(ours, theirs)
+def test_first_difference_is_classified_by_the_gap_of_the_scores(
+    variant_texts, baseline_texts, expected, verdict
+) -> None:
+    result = difference_of(variant_texts, baseline_texts)
     assert result == expected
     assert result.verdict == verdict
 

@@ -32,13 +32,13 @@ FP16 = (1.3832, 1.3810, 1.3819, 1.3827, 1.3837)
 INT8 = (2.2790, 2.2805, 2.2781, 2.2799, 2.2812)
 
 
-def shown(folder: Path, *records: object, **options: object) -> str:
+def markdown_of(folder: Path, *records: object, **options: object) -> str:
     return to_markdown(compare([save(folder, *records)], **options))
 
 
 def test_single_runs_show_their_spread_and_no_verdict(tmp_path):
     dummy = {"load_format": "dummy"}
-    text = shown(
+    text = markdown_of(
         tmp_path,
         record("fp16", cell(FP16), model=dummy),
         record("int8", cell(INT8), model=dummy, load=load(load_s=18.75, weight_bytes=4_413_843_456)),
@@ -67,7 +67,7 @@ Values are medians over the timed runs of one process, ± their sample standard 
 
 
 def test_five_rounds_show_intervals_and_verdicts(tmp_path):
-    text = shown(
+    text = markdown_of(
         tmp_path,
         *rounds("fp16", [1.380, 1.390, 1.385, 1.379, 1.380], sweep="monday"),
         *rounds("int8", [2.280, 2.290, 2.270, 2.310, 2.280], sweep="monday"),
@@ -97,7 +97,7 @@ def test_several_cells_have_a_table_of_the_largest_and_of_all(tmp_path):
     def grid(factor: float) -> list:
         return [cell([new / 40 * factor], prompt_tokens=p, new_tokens=new) for p in (3, 26) for new in (50, 100)]
 
-    text = shown(tmp_path, record("fp16", *grid(1)), record("gptq", *grid(1.25)))
+    text = markdown_of(tmp_path, record("fp16", *grid(1)), record("gptq", *grid(1.25)))
     assert "**At prompt 26, 100 new tokens, batch 1**" in text
     assert _tables(text)[1] == (
         """\
@@ -156,13 +156,13 @@ def test_summary_of_a_failed_run_has_the_reason_and_no_table():
 
 
 def test_failed_variant_has_a_status_and_a_reason(tmp_path):
-    text = shown(tmp_path, record("fp16"), failed_record("bnb4", "bitsandbytes is not installed"))
+    text = markdown_of(tmp_path, record("fp16"), failed_record("bnb4", "bitsandbytes is not installed"))
     assert "| bnb4    |    failed |            – |" in text
     assert "- bnb4 at prompt 26, 50 new tokens, batch 1: failed: bitsandbytes is not installed\n" in text
 
 
 def test_table_of_failed_variants_has_their_status(tmp_path):
-    text = shown(tmp_path, failed_record("fp16", "no such folder"), failed_record("int8", "no such folder"))
+    text = markdown_of(tmp_path, failed_record("fp16", "no such folder"), failed_record("int8", "no such folder"))
     assert _tables(text) == [
         """\
 | variant | latency s |
@@ -174,7 +174,7 @@ def test_table_of_failed_variants_has_their_status(tmp_path):
 
 def test_failed_round_is_listed_with_its_reason(tmp_path):
     crash = record("int8", failed_cell("crash", "SIGSEGV (11)"), round_number=3)
-    text = shown(tmp_path, *rounds("fp16", [1.0] * 4), *rounds("int8", [1.0] * 3), crash)
+    text = markdown_of(tmp_path, *rounds("fp16", [1.0] * 4), *rounds("int8", [1.0] * 3), crash)
     assert "- left out: int8 round 4 at prompt 26, 50 new tokens, batch 1: crashed: SIGSEGV (11)\n" in text
 
 
@@ -182,14 +182,14 @@ def test_excluded_rounds_of_several_cells_are_one_line(tmp_path):
     crashes = [failed_cell("crash", "SIGSEGV (11)", new_tokens=tokens) for tokens in (50, 100)]
     good = [cell(new_tokens=tokens) for tokens in (100, 50)]
     attempts = [record("int8", good[number], crashes[number], round_number=number) for number in (0, 1)]
-    text = shown(tmp_path, *attempts)
+    text = markdown_of(tmp_path, *attempts)
     assert text.count("left out") == 1
     assert "- left out: int8 rounds 1 and 2 in 2 cells; the first: crashed: SIGSEGV (11)\n" in text
 
 
 def test_repeated_round_is_listed_with_its_reason(tmp_path):
     throttled = record("int8", failed_cell("invalid", "throttled by hardware_thermal"), run_id="first try")
-    text = shown(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
+    text = markdown_of(tmp_path, *rounds("fp16", [1.0] * 3), throttled, *rounds("int8", [1.0] * 3))
     assert "- measured again: int8 round 1 at prompt 26, 50 new tokens, batch 1: invalid: throttled by " in text
 
 
@@ -199,7 +199,7 @@ def test_rounds_repeated_for_one_reason_are_one_line(tmp_path):
         return record(name, failed_cell("invalid", reason), round_number=number, run_id=f"{name} {number}")
 
     attempts = [disturbed("fp16", 6, 1), disturbed("int8", 3, 0), disturbed("int8", 9, 2)]
-    text = shown(tmp_path, *attempts, *rounds("fp16", [1.0] * 3), *rounds("int8", [1.0] * 3))
+    text = markdown_of(tmp_path, *attempts, *rounds("fp16", [1.0] * 3), *rounds("int8", [1.0] * 3))
     assert (
         "- measured again: int8 rounds 1 and 3 at prompt 26, 50 new tokens, batch 1; fp16 round 2 at prompt 26, 50 new "
         "tokens, batch 1; the first: invalid: the hypervisor took 3 % of our cores' time meanwhile\n" in text
@@ -212,20 +212,20 @@ def test_first_table_is_the_largest_cell_of_most_variants(tmp_path):
         return [cell(prompt_tokens=3), cell(prompt_tokens=26), large]
 
     full = failed_cell("oom_gpu", "no room", prompt_tokens=4096)
-    text = shown(tmp_path, record("fp16", *grid(full)), record("int8", *grid(cell(prompt_tokens=4096))))
+    text = markdown_of(tmp_path, record("fp16", *grid(full)), record("int8", *grid(cell(prompt_tokens=4096))))
     assert "**At prompt 26, 50 new tokens, batch 1**" in text
 
 
 def test_different_clocks_are_listed_by_variant(tmp_path):
     fast, slow = (cell(conditions=Conditions(samples=9, sm_clock_mhz=clock)) for clock in (1980, 1755))
-    text = shown(tmp_path, record("fp16", fast), record("int8", slow))
+    text = markdown_of(tmp_path, record("fp16", fast), record("int8", slow))
     assert "- clocks differ at prompt 26, 50 new tokens, batch 1: fp16 1980 MHz, int8 1755 MHz.\n" in text
     close = cell(conditions=Conditions(samples=9, sm_clock_mhz=1965))
-    assert "clocks differ" not in shown(tmp_path / "close", record("fp16", fast), record("int8", close))
+    assert "clocks differ" not in markdown_of(tmp_path / "close", record("fp16", fast), record("int8", close))
 
 
 def test_unfinished_runs_are_listed(tmp_path):
-    text = shown(
+    text = markdown_of(
         tmp_path,
         record("fp16", status="running"),
         record("int8", status="interrupted", round_number=2),
@@ -238,32 +238,34 @@ def test_unfinished_runs_are_listed(tmp_path):
 
 
 def test_forced_table_begins_with_the_difference(tmp_path):
-    text = shown(tmp_path, record("fp16"), record("int8", environment=environment(cpu="EPYC")), force=True)
+    text = markdown_of(tmp_path, record("fp16"), record("int8", environment=environment(cpu="EPYC")), force=True)
     assert text.startswith(
         "- **not comparable, forced:** processor is Intel Xeon Platinum 8480 in 1 record and EPYC in 1 record\n"
     )
 
 
 def test_variants_with_dummy_weights_are_named(tmp_path):
-    text = shown(tmp_path, record("fp16"), record("int8", model={"load_format": "dummy"}), force=True)
+    text = markdown_of(tmp_path, record("fp16"), record("int8", model={"load_format": "dummy"}), force=True)
     assert "(float16, some dummy weights)" in text
     assert "- Random weights (load_format dummy) in int8: the time of a dense model was within 1.3 % of " in text
 
 
 def test_variants_of_different_dtypes_are_named(tmp_path):
-    text = shown(tmp_path, record("fp16"), record("int4", model={"dtype": "bfloat16"}))
+    text = markdown_of(tmp_path, record("fp16"), record("int4", model={"dtype": "bfloat16"}))
     assert "- Not all variants compute in the same type: float16: fp16; bfloat16: int4.\n" in text
 
 
 def test_records_of_a_newer_schema_are_listed(tmp_path):
     (tmp_path / "broken.json").write_text('{"schema_version": 9}')
-    assert "schema 9 is newer than this benchmarker's 2; upgrade benchmarker\n" in shown(tmp_path, record("fp16"))
+    assert "schema 9 is newer than this benchmarker's 2; upgrade benchmarker\n" in markdown_of(tmp_path, record("fp16"))
 
 
 def test_small_model_on_cpu_has_resident_growth_in_mib(tmp_path):
     memory = {"peak_allocated_bytes": None, "peak_resident_bytes": 2**30, "resident_growth_bytes": 23 * 2**20}
     small = cell().model_copy(update={"memory": cell().memory.model_copy(update=memory)})
-    text = shown(tmp_path, record("fp16", small, environment=cpu_environment(), load=load(weight_bytes=5_770_000)))
+    text = markdown_of(
+        tmp_path, record("fp16", small, environment=cpu_environment(), load=load(weight_bytes=5_770_000))
+    )
     assert "weights MiB" in text
     assert " 5.5 |" in text
     assert " 23.0 |" in text
@@ -274,7 +276,7 @@ def test_small_model_on_cpu_has_resident_growth_in_mib(tmp_path):
 def test_setup_column_appears_with_a_setup_time(tmp_path):
     engine = EngineFacts(name="compile", tokens_read="end", kv_cache="static", setup_s=37.25)
     compiled = record("fp16", name="compiled", runtime="compile").model_copy(update={"engine": engine})
-    [table] = _tables(shown(tmp_path, record("fp16"), compiled))
+    [table] = _tables(markdown_of(tmp_path, record("fp16"), compiled))
     headings, _, plain, with_setup = table.splitlines()
     assert (headings.split("|")[-2].strip(), plain.split("|")[-2].strip(), with_setup.split("|")[-2].strip()) == (
         "setup s",
@@ -333,7 +335,7 @@ def test_merged_sweeps_and_commits_have_a_caveat(tmp_path: Path) -> None:
 def test_caveats_begin_with_disturbed_and_invalid_rows(tmp_path):
     reason = "other programs took {} % of our cores' time meanwhile"
     fp16 = record("fp16", cell(flags=("disturbed",)), model={"load_format": "dummy"})
-    text = shown(
+    text = markdown_of(
         tmp_path, fp16, *(disturbed_record(name, reason.format(share)) for name, share in (("int8", 15), ("gptq", 31)))
     )
     _, _, after_header = text.partition("- measured: ")
@@ -346,7 +348,7 @@ def test_caveats_begin_with_disturbed_and_invalid_rows(tmp_path):
 def test_cells_that_failed_for_similar_reasons_are_counted(tmp_path):
     reasons = {tokens: f"the board was throttled to {tokens} MHz" for tokens in (50, 100, 200)}
     cells = [failed_cell("invalid", reason, new_tokens=tokens) for tokens, reason in reasons.items()]
-    text = shown(tmp_path, record("fp16", cell()), record("int8", *cells))
+    text = markdown_of(tmp_path, record("fp16", cell()), record("int8", *cells))
     assert f"- int8 in 3 cells: invalid: {reasons[50]} (the first of 3)" in text.splitlines()
 
 
@@ -359,8 +361,8 @@ def test_different_tokenizers_have_a_caveat(tmp_path):
     plain, other = ({"tokenizer_sha256": name, "chat_template_sha256": "c"} for name in ("a", "b"))
     three = [record("fp16", model=plain), record("int8", model=other), record("gptq", model=plain)]
     line = "The checkpoints have different tokenizers: fp16, gptq; int8. Their texts and quality differ by it."
-    assert line in shown(tmp_path / "three", *three)
+    assert line in markdown_of(tmp_path / "three", *three)
     without = {**plain, "chat_template_sha256": None}
     line = "The checkpoints have different chat templates: fp16; int8."
-    assert line in shown(tmp_path / "two", three[0], record("int8", model=without))
-    assert "The checkpoints have different" not in shown(tmp_path / "same", three[0], record("int8", model={}))
+    assert line in markdown_of(tmp_path / "two", three[0], record("int8", model=without))
+    assert "The checkpoints have different" not in markdown_of(tmp_path / "same", three[0], record("int8", model={}))

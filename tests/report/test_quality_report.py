@@ -308,9 +308,9 @@ def test_resumed_sweep_with_more_rounds_does_not_repeat_quality(stage_with_quali
 
 @pytest.mark.parametrize("option", ["--eval-text", "--quality-topk", "--quality-baseline"])
 def test_resumed_sweep_with_other_quality_options_repeats_quality(stage_with_quality: Stage, option: str) -> None:
-    mine = stage_with_quality.home / "mine.txt"
-    mine.write_text("Another text. " * 100)
-    value = {"--eval-text": str(mine), "--quality-topk": "100", "--quality-baseline": "another/model"}[option]
+    text_path = stage_with_quality.home / "mine.txt"
+    text_path.write_text("Another text. " * 100)
+    value = {"--eval-text": str(text_path), "--quality-topk": "100", "--quality-baseline": "another/model"}[option]
     stage_with_quality.sweep("--quality", "quick", option, value, resume=True)
     assert "[quality 1/1] a" in stage_with_quality.printed
 
@@ -447,8 +447,8 @@ def test_quality_of_prefill_and_steps_is_not_compared() -> None:
 
 
 def test_small_divergences_are_not_ranked() -> None:
-    variants = {"fp16": step_quality(0.0002, is_baseline=True), "bnb4": step_quality(0.02)}
-    variants |= {name: step_quality(0.0004) for name in ("int8", "int8 again")}
+    variants = {"fp16": step_quality(0.0002, is_baseline=True), "int8": step_quality(0.0004)}
+    variants |= {"bnb4": step_quality(0.02), "int8 again": step_quality(0.0004)}
     output = to_markdown(
         compare_records([records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()])
     )

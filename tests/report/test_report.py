@@ -310,8 +310,8 @@ def test_answer_names_its_cell_and_a_table_lists_the_remaining_cells(tmp_path):
     two = compared(tmp_path, *of("fp16", (2.0, 2.0)), *of("int8", (1.0, 4.0)), *of("gptq", (1.0, 2.001)))
     assert lines_of(two)[0].startswith("At prompt 26, 50 new tokens, batch 8, **fp16** is best: ")
     (sheet,) = other_cells(two, ranking_of(two).cell)
-    ((words, names, _, gain),) = [[column.text(row) for column in sheet.columns] for row in sheet.rows]
-    assert (words, names) == ("batch 1", "int8 or gptq")
+    ((cell_name, names, _, gain),) = [[column.text(row) for column in sheet.columns] for row in sheet.rows]
+    assert (cell_name, names) == ("batch 1", "int8 or gptq")
     assert gain.startswith("2.00x [")
     assert sheet.title in [block.title for block in brief(two) if isinstance(block, tables.Sheet)]
     single = compared(tmp_path / "one", record("fp16"), record("int8", cell([2.8])))
