@@ -193,7 +193,7 @@ def test_names_in_use_finds_names_of_workloads_and_metrics(source, is_in_use):
     assert bool(list(names_in_use(ast.parse(source)))) is is_in_use
 
 
-def test_names_with_two_meanings_are_not_used_for_workloads_or_metrics(house):
+def test_ambiguous_names_do_not_refer_to_workloads_or_metrics(house):
     assert not [
         f"{module}: {expression}"
         for module, tree in house.trees.items()

@@ -92,7 +92,7 @@ def test_too_large_batch_is_refused_before_weights_are_created(cache_folder: Pat
     assert not list((tmp_path / "results").glob("*"))
 
 
-def test_cell_too_large_for_memory_fails_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_too_large_for_memory_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("qwen3-tiny", load_format="dummy", device="cpu", dtype="float32")
     monkeypatch.setattr("benchmarker.workloads.generation.generation_job.available_bytes", lambda: 2**20)
     grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 64), same_prompt=True)
@@ -128,7 +128,7 @@ def test_stopped_run_keeps_finished_cells_and_prints_the_path(
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_process_prints_the_path_of_finished_cells(session_model: Path, tmp_path: Path) -> None:
+def test_sigint_prints_the_path_of_finished_cells(session_model: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     options = ("--model", session_model, "--quant", "fp16", "--device", "cpu", "--no-profile", "--no-limits")
     grid = ("--new-tokens", "4,400", "--prompt-tokens", 3, "--output", results)

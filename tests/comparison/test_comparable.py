@@ -77,7 +77,7 @@ def test_different_cpu_switches_cores_or_governors_are_refused(tmp_path, change,
     assert field in refusal(tmp_path)
 
 
-def test_different_power_limits_are_refused_and_an_unknown_one_is_not(tmp_path):
+def test_only_known_different_power_limits_are_refused(tmp_path):
     environments = [environment(device={"power_limit_w": watts}) for watts in (700.0, 500.0, None)]
     save(tmp_path / "two", record("fp16", environment=environments[0]), record("int8", environment=environments[1]))
     save(tmp_path / "unknown", record("fp16", environment=environments[0]), record("int8", environment=environments[2]))
@@ -106,7 +106,7 @@ def test_version_of_an_unused_library_may_differ(tmp_path):
     assert "torchao is 0.18.0 in 1 record and 0.17.0 in 1 record" in refusal(tmp_path / "used")
 
 
-def test_quantized_checkpoint_is_compared_with_its_base_model_with_a_note(tmp_path):
+def test_quantized_checkpoint_and_its_base_model_compare_with_a_note(tmp_path):
     base = record("fp16", model={"revision": "1cfa9a72"})
     checkpoint = {"id": "someone/Qwen3-4B-GPTQ-Int4", "revision": "77aa"}
     save(tmp_path, base, record("gptq", model=checkpoint, load=load(quantized_fraction=0.9)))

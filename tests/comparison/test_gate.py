@@ -105,7 +105,7 @@ def test_gate_over_two_devices_raises(tmp_path):
         gate(tmp_path, rounds("fp16", STEADY), rounds("fp16", STEADY, environment=other))
 
 
-def test_markdown_for_a_pull_request(tmp_path):
+def test_markdown_has_summary_table_changes_and_caption(tmp_path):
     def sweep(factor: float, **fields: object) -> list:
         return [
             record(

@@ -17,7 +17,7 @@ from benchmarker.report.compare import sheets
 from tests.records import cell, compare_records, record, rounds, sample
 
 
-def test_references_are_fp16_in_the_same_engine_and_the_fastest_fp16():
+def test_references_are_same_engine_fp16_and_fastest_fp16():
     ranking = ranking_of(
         compare_records(
             [
@@ -95,7 +95,7 @@ SLOW_PREFILL = [
 ]
 
 
-def test_speed_up_is_the_ratio_of_decode_rates_not_of_calls():
+def test_speed_up_is_the_ratio_of_decode_rates():
     rows = {row.variant: row for row in compare_records(SLOW_PREFILL).rows}
     speed_ups = {name: row.speed_up and row.speed_up.ratio.value for name, row in rows.items()}
     assert speed_ups == {
@@ -168,7 +168,7 @@ def test_gate_compares_decode_rates():
     assert (gate.changes[0].ratio.value, gate.is_failed) == (pytest.approx(1.0), False)
 
 
-def test_cell_with_one_new_token_is_ranked_by_the_whole_call():
+def test_one_new_token_is_ranked_by_the_whole_call():
     ranking = ranking_of(compare_records([record("fp16", cell([2.0], new_tokens=1))]))
     assert ranking.rows[0].ranking.name == "tok/s"
     assert ranking.rows[0].pace.value == 0.5

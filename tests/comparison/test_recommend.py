@@ -127,7 +127,7 @@ def test_budget_on_an_unmeasured_metric_has_no_answer() -> None:
     assert recommendation_to_dict(recommended)["not_measured"] == ["kld"]
 
 
-def test_latency_of_a_single_round_is_not_compared_with_a_limit() -> None:
+def test_single_round_is_not_compared_with_a_limit() -> None:
     recommended, printed = answer("latency<2s", FP16[:1], INT8[:1])
     assert recommended.chosen is None
     assert "none is known to fit, and more rounds would decide. As measured fp16 on the eager engine does" in printed

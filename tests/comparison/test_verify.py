@@ -197,7 +197,7 @@ def test_wrong_ratio_in_the_ranking_is_found(sweep, capsys, monkeypatch):
     assert (code, "ratio to fp16 compile is " in output) == (1, True)
 
 
-def test_wrong_speed_up_is_found_in_rows_first_table_and_answer(sweep, capsys, monkeypatch):
+def test_wrong_speed_up_is_found_in_tables_and_answer(sweep, capsys, monkeypatch):
     correct = speed_up.rate_ratio
     monkeypatch.setattr(speed_up, "rate_ratio", lambda *rows, **paired: scaled(correct(*rows, **paired), 1.1))
     code, output = verified(sweep, capsys)

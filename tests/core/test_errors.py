@@ -27,7 +27,7 @@ def test_write_error_has_a_remedy(error: OSError, message: str) -> None:
     assert write_problem(error, remedy="choose another folder") == message
 
 
-def test_install_hint_of_a_wheel_lists_the_requirements_of_the_extra(tmp_path, monkeypatch):
+def test_install_hint_of_a_wheel_lists_requirements(tmp_path, monkeypatch):
     assert errors.install_hint("int8") == "pip install -e '.[int8]' in benchmarker's folder"
     monkeypatch.setattr(errors, "CHECKOUT", tmp_path)
     lines = ["torchao>=0.18; extra == 'int8'", 'torchao>=0.18; extra == "int8-dynamic"', "torch>=2.11"]

@@ -49,7 +49,7 @@ def test_two_rounds_have_no_interval():
     assert estimate([1.0, 1.1]).low is None
 
 
-def test_paired_ratio_is_a_one_sample_t_test_on_log_differences():
+def test_paired_ratio_is_a_t_test_on_log_differences():
     difference = np.log(list(BASELINE.values())) - np.log(list(VARIANT.values()))
     expected = reference.ttest_1samp(difference, 0.0)
     interval = expected.confidence_interval(0.95)

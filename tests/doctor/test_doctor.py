@@ -87,14 +87,14 @@ def test_ready_machine_has_one_finding():
     assert findings_of() == [Finding("ok", "torch uses NVIDIA H100 80GB HBM3")]
 
 
-def test_gpu_with_a_cpu_build_of_torch():
+def test_cpu_build_of_torch_on_a_gpu_is_reported():
     failure = obstacle(torch_for="cpu", torch_runtime=None, torch_sees_gpu=False, environment=cpu_environment())
     assert failure.what == "there is NVIDIA H100, but this torch is built for CPUs only"
     assert failure.do is not None
     assert failure.do.startswith("install a torch built for CUDA")
 
 
-def test_driver_older_than_the_cuda_of_torch():
+def test_driver_too_old_for_torch_is_reported():
     gpus = (gpu_like_h100(driver="535.54", newest_cuda="12.2"),)
     failure = obstacle(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment())
     assert failure.what == "driver 535.54 runs CUDA 12.2, and this torch is built for 13.0"
@@ -116,7 +116,7 @@ def test_hidden_gpu_is_reported_with_the_error_of_torch():
 
 
 @pytest.mark.parametrize("capability", ["6.1", "7.0", "12.0"])
-def test_unsupported_compute_capability(capability):
+def test_unsupported_compute_capability_is_reported(capability):
     failure = obstacle(environment=environment(device={"capability": capability}))
     assert failure.what.startswith(f"this torch has no kernels for compute capability {capability}")
 
@@ -136,7 +136,7 @@ def test_rocm_is_reported_as_untested_and_its_architecture_is_checked():
     assert failure.what == "this torch has no kernels for gfx1100, only for gfx90a"
 
 
-def test_amd_gpu_with_a_cuda_build_of_torch():
+def test_cuda_build_of_torch_on_an_amd_gpu_is_reported():
     failure = obstacle(torch_sees_gpu=False, has_amd=True, gpus=(FakeCard("AMD card"),), environment=cpu_environment())
     assert failure.what == "there is AMD card, but this torch is built for CUDA"
 
@@ -215,14 +215,14 @@ def test_outcome_table_lists_each_reason_once():
     )
 
 
-def test_trial_reports_the_error_of_a_run_and_skips_known_failures():
+def test_trial_reports_errors_and_skips_known_failures():
     outcomes = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
     command = ("sh", "-c", "echo 'error: fp16: no such thing' >&2; exit 2", "sh")
     results = list(try_variants(outcomes, CpuDevice(), print_line=lambda text: None, command=command))
     assert results == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
 
 
-def test_variant_that_fails_in_the_first_engine_is_not_tried_again(tmp_path):
+def test_variant_that_fails_in_one_engine_is_not_retried(tmp_path):
     outcomes = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
     count = tmp_path / "count"
     command = ("sh", "-c", f"echo once >> {count}; echo 'error: gptq: no kernel' >&2; exit 1", "sh")

@@ -194,7 +194,7 @@ def test_graph_without_slowdown_has_a_sure_verdict() -> None:
     assert explanation.verdict.bound == "slow products"
 
 
-def test_slowed_host_keeps_the_verdict_and_notes_the_range_of_gaps() -> None:
+def test_slowed_host_keeps_the_verdict_and_has_a_note() -> None:
     explanation = explained(token(1.0, excess=5.0, norms=3.0, gaps=1.0, packed=True))
     assert explanation.verdict.bound == "slow products"
     assert any("or up to 85 % if it slowed the kernels too" in note for note in explanation.notes)

@@ -128,7 +128,7 @@ WITHOUT_BOUNDS = {
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in REFERENCE.iterdir()))
-def test_profiled_reference_variants_are_explained_with_shares_that_sum_to_1(folder: str) -> None:
+def test_profiled_reference_variants_have_shares_that_sum_to_1(folder: str) -> None:
     results = compare(REFERENCE / folder)
     for explanation in results.explained:
         if results.workload == "generation":
@@ -166,7 +166,7 @@ def test_host_bound_split_model_gets_no_advice_to_change_engine() -> None:
     assert advice["one GPU"] == "`--engine compile` removes the host's work from each token."
 
 
-def test_moe_gets_no_advice_to_use_formats_with_16_bit_experts() -> None:
+def test_moe_gets_no_advice_for_formats_with_16_bit_experts() -> None:
     explained = compare(REFERENCE / "h200-qwen3-30b-a3b").explained
     advice = {
         unmarked(explanation.verdict.advice)

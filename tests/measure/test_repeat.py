@@ -12,7 +12,7 @@ from benchmarker.workloads.generation.record import GenerationSample
 from tests.fakes import FakeDevice, Timeline
 
 
-def test_warm_up_stops_at_the_minimum_if_the_last_three_agree() -> None:
+def test_warm_up_stops_at_the_minimum_if_three_agree() -> None:
     assert len(warm_up(Timeline([9.0, 1.0, 1.01, 1.0]), at_least=4, limit=10)) == 4
 
 
@@ -60,7 +60,7 @@ def test_timed_at_spans_the_timed_repeats(monkeypatch: pytest.MonkeyPatch) -> No
     assert measured.timed_at == (1045.0, 1075.0)
 
 
-def test_each_repeat_has_a_peak_and_the_cell_has_the_maximum() -> None:
+def test_cell_has_the_maximum_of_the_peaks_per_repeat() -> None:
     device = FakeDevice()
 
     def grow(number: int, sample: GenerationSample) -> None:

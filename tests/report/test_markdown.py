@@ -93,7 +93,7 @@ def test_five_rounds_show_intervals_and_verdicts(tmp_path):
     )
 
 
-def test_several_cells_have_a_table_of_the_largest_and_of_all(tmp_path):
+def test_several_cells_have_two_tables(tmp_path):
     def grid(factor: float) -> list:
         return [cell([new / 40 * factor], prompt_tokens=p, new_tokens=new) for p in (3, 26) for new in (50, 100)]
 
@@ -148,7 +148,7 @@ Values are medians over the timed runs of one process, ± their sample standard 
     )
 
 
-def test_summary_of_a_failed_run_has_the_reason_and_no_table():
+def test_summary_of_a_failed_run_has_only_the_reason():
     text = tables.to_markdown(run_blocks(compare_records([failed_record("bnb4", "bitsandbytes is not installed")])))
     assert text.startswith("- variant: bnb4, engine eager\n")
     assert "bitsandbytes is not installed" in text

@@ -293,7 +293,7 @@ def lines_of(comparison: Comparison) -> tuple[str, ...]:
     return tuple(map(tables.markdown, answer(comparison, ranking_of(comparison))))
 
 
-def test_answer_names_its_cell_and_a_table_lists_the_remaining_cells(tmp_path):
+def test_answer_names_its_cell_and_a_table_has_the_rest(tmp_path):
     def of(quant: str, times_s: tuple[float, float]) -> list[object]:
         return [
             record(

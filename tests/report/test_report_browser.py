@@ -91,7 +91,7 @@ def test_report_fits_the_width_of_a_phone(page, tmp_path):
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_answer_is_at_the_top_and_its_table_breaks_no_word(page, tmp_path, width):
+def test_answer_is_at_the_top_and_breaks_no_word(page, tmp_path, width):
     open_report(page, tmp_path, compare([ROOT / "results/reference/h100-runtimes-2"]))
     page.look(width=width)
     assert page.value("document.documentElement.scrollWidth") == width

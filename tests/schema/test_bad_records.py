@@ -116,7 +116,7 @@ def test_impossible_latency_is_reported_with_file_and_field(tmp_path):
     assert (code, printed.splitlines()[0]) == (1, f"cannot be read: {line}")
 
 
-def test_verify_reads_a_huge_run_count_and_a_cell_without_memory(tmp_path):
+def test_verify_reads_huge_run_counts_and_cells_without_memory(tmp_path):
     name, _ = SOURCES["quickstart"]
     for key_path, value, code in ((("procedure", "runs"), 10**400, 1), (("cells", 0, "memory"), MISSING, 0)):
         (tmp_path / name).write_text(edited(REFERENCES / "quickstart" / name, key_path, value))

@@ -69,7 +69,7 @@ def test_options_of_the_workload_are_its_fields(home: Path) -> None:
         read_job([NAME, "--variant", "still", "--dreams"])
 
 
-def test_config_of_the_workload_and_its_errors(home: Path) -> None:
+def test_config_of_the_workload_is_read_or_raises(home: Path) -> None:
     path = config(home, "still")
     assert read_experiment(path).grid.ms == (1, 2)
     path.write_text("workload: slep\nvariants: [{variant: still}]\n")
@@ -154,7 +154,7 @@ def output_of(*arguments: object) -> str:
     return text
 
 
-def test_cells_at_least_as_large_as_an_oom_cell_are_skipped(home: Path) -> None:
+def test_cells_larger_than_an_oom_cell_are_skipped(home: Path) -> None:
     workload = workload_of(NAME)
     points = read_job([NAME, "--variant", "still", "--ms", "1,2", "--naps", "1,2"]).grid.points()
     fault = Missing(error_kind="oom_host", reason="no room")
