@@ -17,7 +17,7 @@ from script.house import ROOT, House, cycles
 
 MAXIMUM = {
     "lines outside kernels/": 46_360,
-    "lines in kernels/": 4_592,
+    "lines in kernels/": 4_675,
     "files": 308,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,

@@ -73,18 +73,23 @@ class FusedDecodeLayer:
         return self.down(self.gate_up(hidden, ends=self.before_mlp), ends=GemvFusion(residual=hidden))
 
 
-def fused_decode_layer(layer: Any, key_heads: int) -> FusedDecodeLayer | None:
-    """Return the five kernels of a layer; None if an unsupported property is found that a trial token may not show."""
+def fused_decode_layer(layer: Any, key_heads: int, *, quantized: bool = True) -> FusedDecodeLayer | None:
+    """Return the five kernels of a layer; None if an unsupported property is found that a trial token may not show.
+
+    Args:
+        quantized: Quantize the activations of W8A8 linears.
+    """
     names = {name for name, _ in layer.named_modules()}
     if not all(name in names and _has_parts(layer.get_submodule(name), parts) for name, parts in PARTS.items()):
         return None
     attention, mlp = layer.self_attn, layer.mlp
     inputs = [attention.q_proj, attention.k_proj, attention.v_proj]
     biases = [linear.bias for linear in inputs if linear.bias is not None]
+    after = [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]
     products = (
-        product_of(inputs, biased=len(biases) == len(inputs)), product_of([attention.o_proj]),
-        product_of([mlp.gate_proj, mlp.up_proj]), product_of([mlp.down_proj]),
-    )  # fmt: skip
+        product_of(inputs, biased=len(biases) == len(inputs), quantized=quantized),
+        *(product_of(linears, quantized=quantized) for linears in after),
+    )
     joint, output, gate_up, down = products
     if joint is None or output is None or gate_up is None or down is None:
         return None
@@ -218,14 +223,13 @@ class Product(Protocol):
 GPTQ_STEP = 32  # If several matrices share a GEMV, all but the last must have a multiple of 32 outputs.
 
 
-def product_of(linears: Sequence[Any], *, biased: bool = False) -> Product | None:
+def product_of(linears: Sequence[Any], *, biased: bool = False, quantized: bool = True) -> Product | None:
     """Return a function that computes linears with the same input in one kernel; None if no kernel supports them.
 
     The function adds no bias. Linears may have a bias only if `biased`: the caller adds it by `GemvFusion`.
     """
     kernels = {kernel_of(linear) for linear in linears}
-    # `gemv_scaled` quantizes the vector, which this step does not.
-    if len(kernels) > 1 or kernels & {None, "gemv_scaled"}:
+    if len(kernels) > 1 or None in kernels:
         return None
     if any((linear.bias is not None) != biased for linear in linears):
         return None
@@ -238,7 +242,8 @@ def product_of(linears: Sequence[Any], *, biased: bool = False) -> Product | Non
         state = linear.weight.quant_state
         return partial(gemv_nf4.launch, packed=linear.weight, scales=state.absmax, numbers=state.code)
     weights, scales = gemv_dense.as_rows(linear)
-    return partial(gemv_dense.launch, weights=weights, scales=scales)
+    is_quantized = quantized and kernels == {"gemv_scaled"}
+    return partial(gemv_dense.launch, weights=weights, scales=scales, quantized=is_quantized)
 
 
 def _gptq(linears: Sequence[Any]) -> Product | None:

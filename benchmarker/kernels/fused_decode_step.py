@@ -28,6 +28,7 @@ from benchmarker.kernels.fused_decode_layer import (
 from benchmarker.kernels.gemv_fusion import GemvFusion
 from benchmarker.kernels.greedy_token import greedy_token
 from benchmarker.kernels.launch_support import can_start_early
+from benchmarker.kernels.scaled_linear import unquantized_activations
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -77,19 +78,33 @@ def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep
     base: Any = model.base_model
     if not can_start_early(model.device) or not _has_known_ends(base):
         return None
+    with unquantized_activations(model):
+        step = _step(model, key_heads, quantized=False)
+        is_right = step is not None and _computes(model, step, key_heads)
+    return _step(model, key_heads) if is_right else None
+
+
+def _step(model: PreTrainedModel, key_heads: int, *, quantized: bool = True) -> FusedDecodeStep | None:
+    base: Any = model.base_model
     output_layer: Any = model.get_output_embeddings()
-    head = product_of([output_layer]) if output_layer is not None else None
-    layers = _layers(base, key_heads) if head else ()
+    head = product_of([output_layer], quantized=quantized) if output_layer is not None else None
+    layers = _layers(base, key_heads, quantized=quantized) if head else ()
     if head is None or not layers:
         return None
-    step = FusedDecodeStep(base.embed_tokens, layers, norm_fusion(base.norm), head, base.rotary_emb)
+    return FusedDecodeStep(base.embed_tokens, layers, norm_fusion(base.norm), head, base.rotary_emb)
+
+
+def _computes(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
+    """Return True if each fused layer and the step reproduce the model's."""
+    base: Any = model.base_model
     rotation = step.rotation(2 * TRIED_POSITION)
-    if rotation.cosines.shape[1] != layers[0].heads.head_dim:
+    if rotation.cosines.shape[1] != step.layers[0].heads.head_dim:
         # Partial rotary embedding is not supported.
-        return None
-    if not all(is_close(layer, form, rotation, key_heads) for layer, form in zip(base.layers, layers, strict=True)):
-        return None
-    return step if _is_the_models(model, step, key_heads) else None
+        return False
+    forms = zip(base.layers, step.layers, strict=True)
+    return all(is_close(layer, form, rotation, key_heads) for layer, form in forms) and _is_the_models(
+        model, step, key_heads
+    )
 
 
 def _has_known_ends(base: Any) -> bool:
@@ -99,10 +114,10 @@ def _has_known_ends(base: Any) -> bool:
     return is_fixed and type(base.embed_tokens) is nn.Embedding and is_rms_norm(base.norm)
 
 
-def _layers(base: Any, key_heads: int) -> tuple[FusedDecodeLayer, ...]:
+def _layers(base: Any, key_heads: int, *, quantized: bool) -> tuple[FusedDecodeLayer, ...]:
     embedding, forms = base.embed_tokens.weight, []
     for layer in base.layers:
-        form = fused_decode_layer(layer, key_heads)
+        form = fused_decode_layer(layer, key_heads, quantized=quantized)
         if (
             form is None
             or (gain := layer.input_layernorm.weight).dtype != embedding.dtype

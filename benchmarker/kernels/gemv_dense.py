@@ -1,7 +1,10 @@
-"""W16A16 and W8A16 GEMV: a floating-point (16 bits or FP8) or int8 matrix times a vector.
+"""W16A16, W8A16 and W8A8 GEMV: a floating-point (16 bits or FP8) or int8 matrix times a vector.
 
 On Hopper and newer, the kernel starts while the previous kernel ends (programmatic dependent launch): it reads weights
 at once and then waits for the vector. Inductor's GEMV waits before it reads: about 3 us per kernel with idle memory.
+
+For W8A8, each program quantizes the whole vector like `quantized_rows` and multiplies the codes in 32 bits. The factor
+of an RMS norm does not change the codes: it is applied to the result. The weight of the norm does.
 """
 
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, store_outputs
 from benchmarker.kernels.launch_support import can_start_early, tl, triton
-from benchmarker.kernels.scaled_linear import ScaledLinear
+from benchmarker.kernels.scaled_linear import FP8_MOST, INT8_MOST, ScaledLinear
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
@@ -77,9 +80,12 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
     hidden, weights, scales, gain, residual, output,
     outputs, epsilon,
     inputs: tl.constexpr, chunk: tl.constexpr, rows: tl.constexpr, held: tl.constexpr, scaled: tl.constexpr,
-    matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr, early: tl.constexpr,
+    matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr, most: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    """Shapes: hidden, gain [inputs]; weights [matrices * outputs, inputs]; scales [matrices * outputs]."""
+    """Shapes: hidden, gain [inputs]; weights [matrices * outputs, inputs]; scales [matrices * outputs].
+
+    most: Largest code of the quantized vector; 0 if the vector is not quantized.
+    """
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     first = tl.program_id(0) * rows
@@ -96,23 +102,55 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([chunk // 8, matrices * rows, 8], tl.float32)
     squares = tl.zeros([chunk // 8, 8], tl.float32)
+    codes = ()
+    if most:
+        largest = tl.zeros([chunk // 8, 8], tl.float32)
+        for step in tl.static_range(steps):
+            value = _vector(hidden, step, inputs, chunk)
+            if normed:
+                squares += value * value
+                value *= _vector(gain, step, inputs, chunk)
+            largest = tl.maximum(largest, tl.abs(value))
+            codes = codes + (value,)  # type: ignore[assignment]  # noqa: RUF005
+        highest = tl.max(tl.max(largest, 1), 0)
+        unit = tl.where(highest > 0, highest, 1.0) / most
     for step in tl.static_range(steps):
         if step + held < steps:
             part = _weights(start, inside, step + held, inputs, chunk)
             parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
-        place = _places(step, chunk)
-        value = tl.load(hidden + place, mask=place < inputs, other=0.0).to(tl.float32)
-        if normed:
-            squares += value * value
-            value *= tl.load(gain + place, mask=place < inputs, other=0.0).to(tl.float32)
+        if most:
+            value = _code(codes[step] / unit, weights.dtype.element_ty)
+        else:
+            value = _vector(hidden, step, inputs, chunk)
+            if normed:
+                squares += value * value
+                value *= _vector(gain, step, inputs, chunk)
         total += parts[step].to(tl.float32) * value[:, None, :]
     result = tl.sum(tl.sum(total, 2), 0)
+    if most:
+        result *= unit
     if scaled:
         result *= tl.load(scales + row, mask=inside, other=0.0).to(tl.float32)
     store_outputs(
         result, tl.sum(tl.sum(squares, 1), 0), epsilon, residual, output, first, outputs, inputs,
         rows, matrices, normed, added,
     )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _vector(vector, step: tl.constexpr, inputs: tl.constexpr, chunk: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return a step's part of a vector, [chunk / 8, 8], in 32 bits."""
+    place = _places(step, chunk)
+    return tl.load(vector + place, mask=place < inputs, other=0.0).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _code(value, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Round to the nearest int8 or FP8 number, in ties to even."""
+    if kind == tl.int8:
+        # From 1.5 * 2 ** 23 on, float32 has whole numbers only.
+        return (value + 12582912.0) - 12582912.0
+    return value.to(kind).to(tl.float32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -132,19 +170,22 @@ def _weights(  # type: ignore[no-untyped-def]
 
 
 def launch(
-    hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
-) -> Tensor:
+    hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: GemvFusion = NO_FUSION, *,
+    tile: Tile | None = None, quantized: bool = False,
+) -> Tensor:  # fmt: skip
     """Run one kernel for the GEMV and its fused operations; return [out], or [out / 2] for SwiGLU, summed in 32 bits.
 
     Args:
         hidden: [in].
         weights: [out, in], `in` a multiple of 16, floating point or int8. For SwiGLU: rows of gate, then rows of up.
         scales: Scale of each row, with `out` elements; else None.
+        quantized: Quantize the vector to the type of the weights, int8 or FP8.
     """
     matrices = 2 if ends.swiglu else 1
     outputs, inputs = len(weights) // matrices, weights.shape[1]
     tile = tile or tile_for(inputs, weights.element_size(), ends)
     output = hidden.new_empty(outputs)
+    most = int(INT8_MOST if weights.dtype == torch.int8 else FP8_MOST) if quantized else 0
     early = can_start_early(hidden.device)
     with torch.cuda.device_of(output):
         gemv_dense_kernel[(triton.cdiv(outputs, tile.rows),)](
@@ -153,19 +194,19 @@ def launch(
             outputs, ends.epsilon,
             inputs=inputs, chunk=tile.chunk, rows=tile.rows, held=min(tile.held, triton.cdiv(inputs, tile.chunk)),
             scaled=scales is not None, matrices=matrices, normed=ends.gain is not None,
-            added=ends.residual is not None, early=early, num_warps=tile.warps,
+            added=ends.residual is not None, most=most, early=early, num_warps=tile.warps,
             **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return output
 
 
 @torch.library.custom_op("benchmarker::gemv_dense", mutates_args=())
-def gemv_dense(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    return launch(hidden, rows, scales)
+def gemv_dense(hidden: Tensor, rows: Tensor, scales: Tensor | None, quantized: bool = False) -> Tensor:
+    return launch(hidden, rows, scales, quantized=quantized)
 
 
 @gemv_dense.register_fake
-def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # noqa: ARG001
+def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None, quantized: bool = False) -> Tensor:  # noqa: ARG001
     return hidden.new_empty(rows.shape[0])
 
 

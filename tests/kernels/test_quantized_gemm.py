@@ -28,7 +28,7 @@ from benchmarker.kernels.permute_rows import swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
 from benchmarker.kernels.quantized_gemm_triton import tiles_for
 from benchmarker.kernels.rewritten_module import ADDED, SwigluKernels
-from benchmarker.kernels.scaled_linear import ScaledLinear
+from benchmarker.kernels.scaled_linear import ScaledLinear, quantized_rows
 from benchmarker.quantization.load import quantized_linears
 from tests.benchmarks.gemm_times import weights_of
 from tests.engines.test_engines_graph import Rerun
@@ -119,13 +119,19 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
 
 @pytest.fixture
 def one_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Outputs of each product of one row, which is made by hand."""
+    """Replace the GEMV by torch operators; return the number of outputs of each call."""
     made: list[int] = []
 
-    def gemv(hidden: torch.Tensor, matrix: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
+    def gemv(
+        hidden: torch.Tensor, matrix: torch.Tensor, scales: torch.Tensor | None, quantized: bool = False
+    ) -> torch.Tensor:
         made.append(len(matrix))
+        dtype = hidden.dtype
+        if quantized:
+            codes, scale = quantized_rows(hidden.view(1, -1), matrix.dtype)
+            hidden = (codes.float() * scale).flatten()
         product = matrix.float() @ hidden.float()
-        return product if scales is None else product * scales.flatten()
+        return (product if scales is None else product * scales.flatten()).to(dtype)
 
     monkeypatch.setattr("benchmarker.kernels.gemv_dense.gemv_dense", gemv)
     return made
@@ -145,7 +151,8 @@ def test_quantized_activations_are_multiplied_by_the_kernels_for_16_bit(
     hidden = (torch.randn(1, rows, 256) * torch.tensor([0.01, 1, 3])[:rows, None]).to(dtype)
     expected = linear(hidden)
     assert counted(replace_linears(torch.nn.ModuleList([linear]))) == {"gemv_scaled": 1}
-    assert product_of([linear], biased=True) is None
+    product: Any = product_of([linear], biased=True)
+    assert product.keywords["quantized"]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     made = linear(hidden)
     assert made.dtype == dtype

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import scaled_linear
-from benchmarker.kernels.scaled_linear import BLOCK, BlockScaledLinear, ScaledLinear, block_product, quantized_rows
+from benchmarker.kernels.scaled_linear import (
+    BLOCK,
+    BlockScaledLinear,
+    ScaledLinear,
+    block_product,
+    quantized_rows,
+    unquantized_activations,
+)
 
 INPUTS, OUTPUTS = 64, 32
 
@@ -41,6 +48,18 @@ def test_activations_are_quantized_per_row_by_their_largest_value(dtype, error):
     assert bool((codes[3].float() == 0).all())
     most = 127 if dtype == torch.int8 else 448
     assert torch.allclose(scales, largest.where(largest > 0, 1.0) / most)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_activations_can_be_multiplied_without_quantization(dtype):
+    linear, hidden = linear_of(dtype, torch.randn(OUTPUTS)), torch.randn(2, 3, INPUTS)
+    quantized = linear(hidden)
+    with unquantized_activations(torch.nn.Sequential(linear)):
+        exact = linear(hidden)
+    weight = linear.weight.float() * linear.weight_scale
+    assert torch.allclose(exact, hidden @ weight.t() + linear.bias, atol=1e-5)
+    assert not torch.equal(quantized, exact)
+    assert torch.equal(linear(hidden), quantized)
 
 
 @pytest.mark.slow
