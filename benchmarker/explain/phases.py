@@ -62,6 +62,7 @@ class Conversion:
 
     kernel: Kernel
     share: float
+    category: Category = "copy/cast"  # Category in which `Phase` counts the kernel.
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,10 @@ def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
     """Return the phase with the time of `conversion` moved from its category to `dequantize`."""
     if conversion is None:
         return phase
-    before = category(conversion.kernel.name)
-    before_s = phase.categories.get(before, 0.0)
+    before_s = phase.categories.get(conversion.category, 0.0)
     converting_s = min(conversion.kernel.total_s / phase.tokens, before_s)
     moved: dict[Category, float] = {
-        before: before_s - converting_s,
+        conversion.category: before_s - converting_s,
         "dequantize": phase.categories.get("dequantize", 0.0) + converting_s,
     }
     return replace(phase, categories=phase.categories | moved)
@@ -158,7 +158,7 @@ def conversion_of(phase: Phase, load: LoadFacts | None = None) -> Conversion | N
     casts = [kernel for kernel in phase.kernels if is_quantized and COMPILED_CAST.fullmatch(kernel.name)]
     casts_s, calls = sum(kernel.total_s for kernel in casts), sum(kernel.calls for kernel in casts)
     if casts and casts_s >= CONVERSION_SHARE * kernel_s:
-        return Conversion(Kernel(name=casts[0].name, calls=calls, total_s=casts_s), casts_s / kernel_s)
+        return Conversion(Kernel(name=casts[0].name, calls=calls, total_s=casts_s), casts_s / kernel_s, "elementwise")
     return _conversion(copies, products, kernel_s)
 
 

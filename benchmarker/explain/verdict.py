@@ -150,9 +150,9 @@ def _detail(bound: Bound, timed: Timed) -> str:
         return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
     if bound == "dequantizing" and conversion:
         name = kernel_code(conversion.kernel.name)
-        is_copy = category(conversion.kernel.name) == "copy/cast"
-        kernels = f"the copy kernel {name}, launched as often as there are matrix products" if is_copy else name
-        return f"each weight is converted before it is multiplied, by {kernels}"
+        if conversion.category == "copy/cast":
+            name = f"the copy kernel {name}, launched as often as there are matrix products"
+        return f"each weight is converted before it is multiplied, by {name}"
     wanted: tuple[Category, ...] = ("dequantize",) if bound == "dequantizing" else _BETWEEN.get(bound, ())
     kernel = next((kernel.name for kernel in timed.phase.kernels if category(kernel.name) in wanted), None)
     return f"most of it in {kernel_code(kernel)}" if kernel else ""
