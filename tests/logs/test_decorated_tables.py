@@ -1,4 +1,4 @@
-"""One profiler table in every layout in which logs and pages contain it, alone and two at a time: equal numbers."""
+"""A profiler table is read with equal numbers in each layout of logs and pages, with one and with two decorations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = (
     "Self CUDA", "Self CUDA %", "CUDA total", "CUDA time avg", "CPU Mem", "Self CPU Mem", "CUDA Mem", "Self CUDA Mem",
 )  # fmt: skip
 ROWS: tuple[tuple[str, str, str, str, int], ...] = (
-    # name, own CPU time, own device time, device time in all, calls
+    # name, self CPU time, self device time, total device time, calls
     ("ProfilerStep*", "0.000us", "1.500s", "1.500s", 2),
     ("ProfilerStep*", "700.000ms", "0.000us", "900.000ms", 2),
     ("aten::linear", "20.000ms", "0.000us", "500.250ms", 9280),
@@ -37,13 +37,13 @@ FOREIGN = "INFO loading done"
 
 def rows_of_cells(rows: Sequence[tuple[str, str, str, str, int]] = ROWS) -> list[list[str]]:
     return [
-        [name, "1.00%", cpu, "2.00%", cpu, "1.000us", own, "3.00%", total, "1.500us", *SIZES, str(calls)]
-        for name, cpu, own, total, calls in rows
+        [name, "1.00%", cpu, "2.00%", cpu, "1.000us", self_device, "3.00%", total, "1.500us", *SIZES, str(calls)]
+        for name, cpu, self_device, total, calls in rows
     ]
 
 
 def printed(headings: Sequence[str] = ("Name", *COLUMNS, "# of Calls"), keep: slice = slice(None)) -> Lines:
-    """The table as torch prints it."""
+    """Return the table as torch prints it."""
     widths = [55, *[12] * (len(headings) - 1)]
     cells = [list(headings), *rows_of_cells()]
     lines = ["".join(f"{cell:>{width}}  " for cell, width in zip(row, widths, strict=True)) for row in cells]
@@ -72,7 +72,7 @@ def with_stacks() -> Lines:
 
 
 def rich() -> Lines:
-    """Headings cut to the width of their columns, as rich prints a table."""
+    """Return the table as rich prints it, with headings truncated to the column width."""
     rows = [[heading[:5] + "…" for heading in COLUMNS] + ["# of…"], *(row[1:] for row in rows_of_cells())]
     names = ["Name", *(row[0] for row in rows_of_cells())]
     lines = ["│ " + " │ ".join([name, *row]) + " │" for name, row in zip(names, rows, strict=True)]
@@ -123,7 +123,7 @@ DECORATIONS: dict[str, Callable[[Lines], Lines]] = {
     "quotation": prefixed("> "),
     "line numbers": lambda lines: [f"{number:>5}  {line}" for number, line in enumerate(lines, 8)],
     "first line alone": lambda lines: ["INFO:root:" + lines[0], *lines[1:]],
-    "empty lines": lambda lines: [one for line in lines for one in (line, "")],
+    "empty lines": lambda lines: [text for line in lines for text in (line, "")],
     "indented": lambda lines: textwrap.indent("\n".join(lines), "    ").split("\n"),
     "stripped": lambda lines: [line.strip() for line in lines],
     "single spaces": single(" "),
@@ -137,7 +137,7 @@ DECORATIONS: dict[str, Callable[[Lines], Lines]] = {
 }
 
 
-def one(lines: Lines) -> ProfilerTable:
+def read_table(lines: Lines) -> ProfilerTable:
     (table,) = read_tables("\n".join(lines))
     return table
 
@@ -149,11 +149,11 @@ def numbers(table: ProfilerTable) -> list[object]:
     return [rows, table.device_s, table.cpu_s, table.device, table.listed_s]
 
 
-KNOWN = numbers(one(printed()))
+EXPECTED = numbers(read_table(printed()))
 
 
-def test_the_known_table_is_read() -> None:
-    table = one(printed())
+def test_printed_table_has_the_expected_rows_and_totals() -> None:
+    table = read_table(printed())
     assert [(row.kind, row.self_device_s, row.calls) for row in table.listed] == [
         ("kernel", 0.50025, 9280), ("kernel", 0.09975, 3), ("kernel", 0.2, 64), ("kernel", 0.1, 4608),
     ]  # fmt: skip
@@ -164,15 +164,15 @@ def test_the_known_table_is_read() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("decoration", ["none", *DECORATIONS])
-def test_every_layout_with_every_decoration_has_the_same_numbers(layout: str, decoration: str) -> None:
+def test_layouts_and_decorations_do_not_change_the_numbers(layout: str, decoration: str) -> None:
     if (layout, decoration) in (("without headings", "first line alone"), ("markdown with stacks", "wrapped at 80")):
-        pytest.skip("the prefix of the first row, or a broken stack, cannot be told from a name")
+        pytest.skip("the prefix of the first row, or a broken stack, cannot be distinguished from a name")
     lines = LAYOUTS[layout]()
-    assert numbers(one(DECORATIONS.get(decoration, list)(lines))) == KNOWN
+    assert numbers(read_table(DECORATIONS.get(decoration, list)(lines))) == EXPECTED
 
 
 def can_follow(first: str, second: str) -> bool:
-    """False if the second decoration destroys where the first one broke the lines, or breaks the word `Name`."""
+    """Return False if the second decoration removes the line breaks of the first or splits the word `Name`."""
     if first.startswith("wrapped"):
         return second not in ("single spaces", "tabs", "stripped") and not second.startswith("wrapped")
     return not (
@@ -184,8 +184,8 @@ PAIRS = [(first, second) for first, second in itertools.permutations(DECORATIONS
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_two_decorations_have_the_same_numbers(first: str, second: str) -> None:
-    assert numbers(one(DECORATIONS[second](DECORATIONS[first](printed())))) == KNOWN
+def test_two_combined_decorations_do_not_change_the_numbers(first: str, second: str) -> None:
+    assert numbers(read_table(DECORATIONS[second](DECORATIONS[first](printed())))) == EXPECTED
 
 
 PROCESSES = [
@@ -203,25 +203,25 @@ PROCESSES = [
     ("layout", "is_wrapped"),
     [(layout, is_wrapped) for layout in LAYOUTS for is_wrapped in (False, layout != "markdown with stacks")],
 )
-def test_processes_whose_lines_take_turns_are_tables_of_their_own(prefix: str, layout: str, is_wrapped: bool) -> None:
+def test_interleaved_lines_of_two_processes_are_read_as_two_tables(prefix: str, layout: str, is_wrapped: bool) -> None:
     lines = LAYOUTS[layout]()
     processes = [prefixed(prefix.format(number, number))(lines) for number in (6, 7)]
-    in_turn = [line for pair in zip(*processes, strict=True) for line in pair]
-    tables = read_tables("\n".join(wrapped(120)(in_turn) if is_wrapped else in_turn))
-    assert [numbers(table) for table in tables] == [KNOWN, KNOWN]
+    interleaved = [line for pair in zip(*processes, strict=True) for line in pair]
+    tables = read_tables("\n".join(wrapped(120)(interleaved) if is_wrapped else interleaved))
+    assert [numbers(table) for table in tables] == [EXPECTED, EXPECTED]
     assert len({table.process for table in tables}) == 2
 
 
-def test_lines_of_another_program_between_the_rows_are_left_out_and_counted() -> None:
+def test_foreign_lines_between_rows_are_skipped_and_listed() -> None:
     lines = printed()
-    table = one([*lines[:5], FOREIGN, *lines[5:]])
-    assert numbers(table) == KNOWN
+    table = read_table([*lines[:5], FOREIGN, *lines[5:]])
+    assert numbers(table) == EXPECTED
     assert table.foreign_lines == (6,)
 
 
-def test_a_long_log_around_a_table_takes_no_time() -> None:
+def test_table_inside_a_long_log_is_read_within_ten_seconds() -> None:
     noise = [f"step {number} loss 0.{number} 50.00% 3.2ms" for number in range(5000)]
     started = time.monotonic()
-    assert numbers(one([*noise, *printed(), *noise])) == KNOWN
+    assert numbers(read_table([*noise, *printed(), *noise])) == EXPECTED
     assert read_tables("\n".join(noise)) == ()
     assert time.monotonic() - started < 10

@@ -1,4 +1,4 @@
-"""An old log becomes records that stand beside new ones."""
+"""Old logs are imported as records that can be compared with new ones."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def log(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def mean_latencies(one: GenerationRecord) -> dict[tuple[int, int], float]:
+def mean_latencies(run: GenerationRecord) -> dict[tuple[int, int], float]:
     return {
         (cell.prompt_tokens, cell.new_tokens): round(statistics.fmean(sample.latency_s for sample in cell.samples), 4)
-        for cell in one.cells
+        for cell in run.cells
     }
 
 
-def test_a_single_token_is_printed_and_read_in_the_singular(tmp_path: Path) -> None:
-    (one,) = import_log(log(tmp_path, ONE_TOKEN))
-    (cell,) = one.cells
+def test_single_token_is_printed_and_read_in_the_singular(tmp_path: Path) -> None:
+    (run,) = import_log(log(tmp_path, ONE_TOKEN))
+    (cell,) = run.cells
     words = {axis.name: axis.words for axis in workload_of("generation").axes}
     assert words["new_tokens"](cell.new_tokens) == "1 new token"
     assert workload_of("generation").sample_text(cell, cell.samples[0]) == "1 token, 100.00 tok/s"
@@ -68,9 +68,9 @@ def test_a_single_token_is_printed_and_read_in_the_singular(tmp_path: Path) -> N
     assert (ranks(1), ranks(2)) == ("1 rank", "2 ranks")
 
 
-def test_the_reference_log_gives_its_four_runs_with_the_means_of_its_own_summaries() -> None:
-    # The log's means are of unrounded times: two of the sixteen differ in the last digit.
-    assert {one.variant.name: mean_latencies(one) for one in import_log(REFERENCE)} == {
+def test_reference_log_gives_four_runs_with_their_mean_latencies() -> None:
+    # The log averages unrounded times: two of its sixteen means differ from these in the last digit.
+    assert {run.variant.name: mean_latencies(run) for run in import_log(REFERENCE)} == {
         "fp16": {(3, 50): 1.3825, (3, 100): 2.7686, (26, 50): 1.3873, (26, 100): 2.7780},
         "int8": {(3, 50): 2.2752, (3, 100): 4.5582, (26, 50): 2.2819, (26, 100): 4.5659},
         "gptq": {(3, 50): 2.1392, (3, 100): 4.3496, (26, 50): 2.1814, (26, 100): 4.3710},
@@ -78,9 +78,9 @@ def test_the_reference_log_gives_its_four_runs_with_the_means_of_its_own_summari
     }
 
 
-def test_each_run_says_what_told_its_variant() -> None:
+def test_record_contains_the_evidence_for_its_variant() -> None:
     assert [
-        (one.variant.quant, one.imported.line, one.imported.evidence) for one in import_log(REFERENCE) if one.imported
+        (run.variant.quant, run.imported.line, run.imported.evidence) for run in import_log(REFERENCE) if run.imported
     ] == [
         ("fp16", 9, "line 4: a model is loaded, and no line names a quantization"),
         ("int8", 80, "line 75: '[load_model_and_tokenizer] Model quantized to int8.'"),
@@ -89,7 +89,7 @@ def test_each_run_says_what_told_its_variant() -> None:
     ]
 
 
-def test_what_the_log_does_not_say_is_not_known() -> None:
+def test_facts_missing_from_the_log_are_none() -> None:
     first = import_log(REFERENCE)[0]
     assert first.cells[0].samples[0] == GenerationSample(
         latency_s=1.3832, new_tokens=50, peak_allocated_bytes=round(7.59 * GIB), ttft_s=None, tpot_s=None
@@ -112,14 +112,14 @@ def test_what_the_log_does_not_say_is_not_known() -> None:
     assert (first.load, first.engine, first.profile) == (None, None, None)
 
 
-def test_each_run_keeps_the_table_that_follows_it() -> None:
-    texts = [one.imported.profiler_tables for one in import_log(REFERENCE) if one.imported]
+def test_record_contains_the_profiler_table_that_follows_the_run() -> None:
+    texts = [run.imported.profiler_tables for run in import_log(REFERENCE) if run.imported]
     assert [[table.device_s for text in texts_of_run for table in read_tables(text)] for texts_of_run in texts] == [
         [2.468], [4.192], [3.223], [3.204],
     ]  # fmt: skip
 
 
-def test_imported_runs_compare_among_themselves_in_the_order_of_the_log(tmp_path: Path) -> None:
+def test_imported_runs_are_compared_in_the_order_of_the_log(tmp_path: Path) -> None:
     paths = write_imports(import_log(REFERENCE), tmp_path)
     assert [read_record(path).variant.name for path in paths] == ["fp16", "int8", "gptq", "gptq New"]
     rows = [row for row in to_rows(compare([tmp_path])) if (row["prompt_tokens"], row["new_tokens"]) == (26, 100)]
@@ -133,12 +133,12 @@ def test_imported_runs_compare_among_themselves_in_the_order_of_the_log(tmp_path
     ]
 
 
-def test_importing_twice_leaves_one_record_a_run(tmp_path: Path) -> None:
+def test_second_import_replaces_the_records_of_the_first(tmp_path: Path) -> None:
     assert write_imports(import_log(REFERENCE), tmp_path) == write_imports(import_log(REFERENCE), tmp_path)
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_beside_a_new_record_it_is_refused_and_forced_it_is_marked(tmp_path: Path) -> None:
+def test_comparison_with_new_records_requires_force_and_flags_imports(tmp_path: Path) -> None:
     write_imports(import_log(REFERENCE, model="Qwen/Qwen3-4B", device="AMD Radeon RX 7900 XTX"), tmp_path)
     save(tmp_path, record("bnb4"))
     with pytest.raises(
@@ -157,12 +157,12 @@ def test_beside_a_new_record_it_is_refused_and_forced_it_is_marked(tmp_path: Pat
     assert "imported: read from a log, which contains less than a record" in forced._repr_markdown_()
 
 
-def test_the_lines_that_this_program_prints_are_read(tmp_path: Path) -> None:
-    (one,) = import_log(log(tmp_path, ENGLISH))
-    assert (one.variant.name, one.variant.quant, one.variant.engine) == ("int8 compile", "int8", "compile")
-    assert (one.model.id, one.environment.device.name) == ("Qwen/Qwen3-4B", "NVIDIA H100 80GB HBM3")
-    assert (one.environment.device.kind, one.started_at) == ("cuda", "undated")
-    (cell,) = one.cells
+def test_output_of_benchmarker_run_is_imported(tmp_path: Path) -> None:
+    (run,) = import_log(log(tmp_path, ENGLISH))
+    assert (run.variant.name, run.variant.quant, run.variant.engine) == ("int8 compile", "int8", "compile")
+    assert (run.model.id, run.environment.device.name) == ("Qwen/Qwen3-4B", "NVIDIA H100 80GB HBM3")
+    assert (run.environment.device.kind, run.started_at) == ("cuda", "undated")
+    (cell,) = run.cells
     assert (cell.prompt_tokens, cell.new_tokens, cell.batch_size) == (26, 50, 2)
     assert cell.samples == (
         GenerationSample(latency_s=1.0, new_tokens=50, peak_allocated_bytes=round(5.27 * GIB)),
@@ -170,12 +170,12 @@ def test_the_lines_that_this_program_prints_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_reference_scripts_labels_may_be_english(tmp_path: Path) -> None:
-    (one,) = import_log(log(tmp_path, f"GPTQ:\n{SCRIPT_IN_ENGLISH}"), day="2025-10-14")
-    assert (one.variant.name, one.started_at, mean_latencies(one)) == ("gptq", "2025-10-14", {(3, 50): 1.3821})
+def test_reference_script_log_in_english_is_imported(tmp_path: Path) -> None:
+    (run,) = import_log(log(tmp_path, f"GPTQ:\n{SCRIPT_IN_ENGLISH}"), day="2025-10-14")
+    assert (run.variant.name, run.started_at, mean_latencies(run)) == ("gptq", "2025-10-14", {(3, 50): 1.3821})
 
 
-def test_a_log_that_does_not_say_its_variant_asks(tmp_path: Path) -> None:
+def test_log_without_a_variant_requires_the_quant_option(tmp_path: Path) -> None:
     path = log(tmp_path, SCRIPT_IN_ENGLISH)
     with pytest.raises(SpecError) as caught:
         import_log(path)
@@ -183,60 +183,60 @@ def test_a_log_that_does_not_say_its_variant_asks(tmp_path: Path) -> None:
         f"{path}: line 1: the variant of this run is unknown; the log has 1 run (line 1): "
         f"name one for each, in their order, as in --quant fp16"
     )
-    (one,) = import_log(path, quants=["bnb4"])
-    assert one.imported
-    assert (one.variant.name, one.imported.evidence) == ("bnb4", "given: --quant bnb4")
-    assert one.reproduce == f"benchmarker import {path} --quant bnb4"
+    (run,) = import_log(path, quants=["bnb4"])
+    assert run.imported
+    assert (run.variant.name, run.imported.evidence) == ("bnb4", "given: --quant bnb4")
+    assert run.reproduce == f"benchmarker import {path} --quant bnb4"
 
 
-def test_nothing_is_known_after_a_crash(tmp_path: Path) -> None:
+def test_variant_is_unknown_after_a_traceback(tmp_path: Path) -> None:
     text = "[load_model_and_tokenizer] Loading model\nTraceback (most recent call last):\n" + SCRIPT_IN_ENGLISH
     with pytest.raises(SpecError, match="the variant of this run is unknown"):
         import_log(log(tmp_path, text))
 
 
-def test_an_unknown_quantization_is_not_taken_for_the_plain_model(tmp_path: Path) -> None:
+def test_unknown_quantization_is_not_imported_as_fp16(tmp_path: Path) -> None:
     text = "[load_model_and_tokenizer] Loading model\nApplying fp8 quantization\n" + SCRIPT_IN_ENGLISH
     with pytest.raises(SpecError, match="the variant of this run is unknown"):
         import_log(log(tmp_path, text))
 
 
-def test_a_model_whose_name_says_its_quantization_is_not_the_plain_one(tmp_path: Path) -> None:
+def test_quantization_in_the_model_name_determines_the_variant(tmp_path: Path) -> None:
     text = "[load_model_and_tokenizer] Loading model\n" + SCRIPT_IN_ENGLISH.replace("Qwen3-4B ===", "Qwen3-4B-GPTQ ===")
-    (one,) = import_log(log(tmp_path, text))
-    assert (one.variant.quant, one.model.id) == ("gptq", "Qwen3-4B-GPTQ")
+    (run,) = import_log(log(tmp_path, text))
+    assert (run.variant.quant, run.model.id) == ("gptq", "Qwen3-4B-GPTQ")
 
 
-def test_two_runs_of_one_variant_are_two_rounds(tmp_path: Path) -> None:
+def test_two_runs_of_a_variant_are_two_rounds(tmp_path: Path) -> None:
     records = import_log(
         log(tmp_path, f"fp16:\n{SCRIPT_IN_ENGLISH}\nint8:\n{SCRIPT_IN_ENGLISH}\nfp16:\n{SCRIPT_IN_ENGLISH}")
     )
-    assert [(one.variant.name, one.round) for one in records] == [("fp16", 0), ("int8", 0), ("fp16", 1)]
+    assert [(run.variant.name, run.round) for run in records] == [("fp16", 0), ("int8", 0), ("fp16", 1)]
 
 
-def test_a_generation_that_stopped_early_is_invalid(tmp_path: Path) -> None:
-    (one,) = import_log(
+def test_generation_that_stopped_early_is_invalid(tmp_path: Path) -> None:
+    (run,) = import_log(
         log(
             tmp_path,
             "fp16:\n" + SCRIPT_IN_ENGLISH.replace("50 tokens, throughput=36.21", "20 tokens, throughput=14.48"),
         )
     )
-    assert (one.cells[0].status, one.cells[0].reason) == ("invalid", "20 tokens were generated; 50 were requested")
+    assert (run.cells[0].status, run.cells[0].reason) == ("invalid", "20 tokens were generated; 50 were requested")
 
 
-def test_a_log_that_ends_between_runs_keeps_what_it_has(tmp_path: Path) -> None:
-    (one,) = import_log(log(tmp_path, "fp16:\n" + "\n".join(SCRIPT_IN_ENGLISH.split("\n")[:4])))
-    assert (one.status, one.reason) == ("interrupted", "the log has 1 of 2 timed runs at prompt 3, 50 new tokens")
-    assert len(one.cells[0].samples) == 1
+def test_log_truncated_between_runs_gives_an_interrupted_record(tmp_path: Path) -> None:
+    (run,) = import_log(log(tmp_path, "fp16:\n" + "\n".join(SCRIPT_IN_ENGLISH.split("\n")[:4])))
+    assert (run.status, run.reason) == ("interrupted", "the log has 1 of 2 timed runs at prompt 3, 50 new tokens")
+    assert len(run.cells[0].samples) == 1
 
 
-def test_colours_bars_and_the_line_ends_of_windows_do_no_harm(tmp_path: Path) -> None:
+def test_colours_progress_bars_and_windows_line_ends_are_ignored(tmp_path: Path) -> None:
     text = SCRIPT_IN_ENGLISH.replace("  Run 1/2", "loading  10 %\rloading 100 %\r  \x1b[32mRun 1/2\x1b[0m").replace(
         "\n", "\r\n"
     )
     for saved in (text.encode(), text.encode("utf-8-sig"), text.encode("utf-16")):
-        (one,) = import_log(log(tmp_path, saved), quants=["fp16"])
-        assert mean_latencies(one) == {(3, 50): 1.3821}
+        (run,) = import_log(log(tmp_path, saved), quants=["fp16"])
+        assert mean_latencies(run) == {(3, 50): 1.3821}
 
 
 BROKEN = {
@@ -271,14 +271,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_a_broken_log_is_one_line(tmp_path: Path, text: bytes) -> None:
+def test_broken_log_is_refused_with_the_line_number(tmp_path: Path, text: bytes) -> None:
     path = log(tmp_path, text)
     with pytest.raises(ResultsError) as caught:
         import_log(path)
     assert str(caught.value) == f"{path}: {BROKEN[text]}"
 
 
-def test_a_log_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"nowhere\.log: cannot be read: No such file or directory$"):
         import_log(tmp_path / "nowhere.log")
 
@@ -292,13 +292,13 @@ def test_a_log_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         ({"kind": "rocn"}, "--kind rocn: no such kind of device; did you mean 'rocm'?"),
     ],
 )
-def test_a_wrong_option_is_one_line(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(BenchmarkerError) as caught:
         import_log(REFERENCE, **options)  # type: ignore[arg-type]
     assert str(caught.value).endswith(message)
 
 
-def test_lines_of_dashes_take_no_time(tmp_path: Path) -> None:
+def test_long_lines_of_dashes_are_parsed_without_backtracking(tmp_path: Path) -> None:
     text = ("-" * 290 + "\n") * 1000 + "-" * 1_000_000 + "\n"
     with pytest.raises(ResultsError, match="no run found"):
         import_log(log(tmp_path, text))

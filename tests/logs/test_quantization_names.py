@@ -1,4 +1,4 @@
-"""What quantizations are called, and where the rest of the program must keep up with the registry."""
+"""Names of quantizations in configs, checkpoints, logs and the help agree with the registry."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from benchmarker.workloads.generation.generation_job import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
 
 STORED = ("compressed-tensors", "fp8-checkpoint", "autoround", "mxfp4", "modelopt")
-"""Formats of published checkpoints, which no log names."""
+"""Formats of published checkpoints. Logs do not contain their names."""
 
 IN_8_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}
 IN_4_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": False, "load_in_4bit": True}
 
 
 @pytest.mark.parametrize(("text", "quant"), [("nf4", "bnb4"), ("LLM.int8", "bnb8"), ("torchao_int4", "int4")])
-def test_a_name_that_can_mean_one_thing_is_understood(text, quant):
+def test_unambiguous_alias_is_resolved(text, quant):
     variant = resolve(VariantSpec.model_validate({"quant": text, "engine": "compile"}))
     assert (variant.quant, variant.name) == (quant, f"{quant} compile")
 
 
-def test_no_two_quantizations_go_by_one_name():
+def test_names_and_aliases_of_quantizations_are_unique():
     names = [name for loader in LOADERS.values() for name in (loader.name, *loader.aliases)]
     assert len(names) == len(set(names))
     assert [loader.name for loader in LOADERS.values()] == list(LOADERS)
@@ -35,7 +35,7 @@ def test_no_two_quantizations_go_by_one_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "message"),
     [
         ("4bit", "no quantization '4bit'; in 4 bits: int4, gptq, bnb4"),
         ("8-bit", "no quantization '8-bit'; in 8 bits: int8, int8-dynamic, fp8, gptq, bnb8"),
@@ -54,36 +54,36 @@ def test_no_two_quantizations_go_by_one_name():
         ("bnb-4", "no quantization 'bnb-4'; did you mean 'bnb4'?"),
     ],
 )
-def test_a_name_that_can_mean_several_things_lists_them(text, line):
+def test_ambiguous_or_unknown_name_is_refused_with_candidates(text, message):
     with pytest.raises(ValueError, match="no quantization") as caught:
         quant_named(text)
-    assert str(caught.value) == line
+    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(("stored", "able"), [(IN_8_BIT, "bnb8"), (IN_4_BIT, "bnb4")])
-def test_a_bitsandbytes_checkpoint_is_read_by_one_of_the_two_and_the_other_names_it(stored, able):
+@pytest.mark.parametrize(("stored", "supported"), [(IN_8_BIT, "bnb8"), (IN_4_BIT, "bnb4")])
+def test_bitsandbytes_checkpoint_is_refused_by_all_other_loaders(stored, supported):
     config = {"quantization_config": stored}
-    check_stored(able, "some/model", config)
-    for quant in LOADERS.keys() - {able}:
+    check_stored(supported, "some/model", config)
+    for quant in LOADERS.keys() - {supported}:
         with pytest.raises(ModelError) as caught:
             check_stored(quant, "some/model", config)
         assert str(caught.value) == (
             f"some/model: quantized already (bitsandbytes), which --quant {quant} cannot take; "
-            f"use --quant {able}, or an unquantized checkpoint"
+            f"use --quant {supported}, or an unquantized checkpoint"
         )
 
 
-def test_a_log_may_be_of_every_quantization():
+def test_log_reader_covers_every_quantization():
     assert set(QUANTS) == LOADERS.keys() - set(STORED)
 
 
 @pytest.mark.parametrize("quant", sorted(LOADERS.keys() - set(STORED)))
-def test_a_log_of_this_program_is_of_the_variant_that_its_first_line_names(quant):
+def test_first_line_of_a_benchmarker_log_determines_the_variant(quant):
     (run,) = find_runs([f"{quant} compile: Qwen/Qwen3-4B on NVIDIA H100"])
     assert run.evidence is not None
     assert run.evidence.quant == quant
 
 
-def test_the_help_of_quant_names_them_all():
+def test_help_of_quant_lists_all_quantizations():
     (option,) = [parameter for parameter in get_command(app).commands["run"].params if "--quant" in parameter.opts]
     assert option.help.startswith(f"{', '.join(LOADERS)};")

@@ -1,4 +1,4 @@
-"""What is read from a printed profiler table, and what may be added up in it."""
+"""Printed profiler tables are parsed to rows, row kinds, totals and the share of time that is not listed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,30 @@ HEADINGS = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg"
 ON_DEVICE = ("Self {0}", "Self {0} %", "{0} total", "{0} time avg")
 
 Row = tuple[str, str, str, str]
-"""Name, CPU total, own device time, device time in all."""
+"""Name, total CPU time, self device time, total device time."""
 
 
 def printed(*rows: Row, device: str = "CUDA", total: str = "1.000s", more: tuple[str, ...] = ()) -> str:
-    """A table as torch prints it."""
+    """Return a table as torch prints it."""
     headings = ["Name", *HEADINGS, *(heading.format(device) for heading in ON_DEVICE), *more, "# of Calls"]
     widths = [55, *[12] * (len(headings) - 1)]
     rule = "".join("-" * width + "  " for width in widths)
     lines = [rule, _line(headings, widths), rule]
-    for name, cpu, own, whole in rows:
-        cells = [name, "0.00%", cpu, "0.00%", cpu, cpu, own, "0.00%", whole, whole, *("" for _ in more), "10"]
+    for name, cpu, self_device, device_total in rows:
+        cells = [
+            name,
+            "0.00%",
+            cpu,
+            "0.00%",
+            cpu,
+            cpu,
+            self_device,
+            "0.00%",
+            device_total,
+            device_total,
+            *("" for _ in more),
+            "10",
+        ]
         lines.append(_line(cells, widths))
     return "\n".join([*lines, rule, "Self CPU time total: 2.000s", f"Self {device} time total: {total}", ""])
 
@@ -35,13 +48,13 @@ def _line(cells: list[str], widths: list[int]) -> str:
     return "".join(f"{cell:>{width}}  " for cell, width in zip(cells, widths, strict=True))
 
 
-def one_table(text: str) -> ProfilerTable:
+def read_table(text: str) -> ProfilerTable:
     (table,) = read_tables(text)
     return table
 
 
 def kinds(text: str) -> dict[str, str]:
-    return {row.name: row.kind for row in one_table(text).rows}
+    return {row.name: row.kind for row in read_table(text).rows}
 
 
 ORDINARY: tuple[Row, ...] = (
@@ -53,7 +66,7 @@ ORDINARY: tuple[Row, ...] = (
 )
 
 
-def test_the_reference_tables_say_how_much_of_the_kernel_time_they_leave_out() -> None:
+def test_unlisted_share_of_the_reference_tables_is_computed() -> None:
     tables = [
         table
         for name in ("reference-log.md", "qlora-table.txt")
@@ -65,13 +78,13 @@ def test_the_reference_tables_say_how_much_of_the_kernel_time_they_leave_out() -
     assert [table.cpu_s for table in tables] == [4.122, 6.371, 8.030, 7.875, 12.905]
 
 
-def test_every_listed_row_of_the_reference_tables_has_a_category() -> None:
+def test_kernels_and_operators_of_reference_tables_have_a_category() -> None:
     text = (DATA / "reference-log.md").read_text(encoding="utf-8") + (DATA / "qlora-table.txt").read_text("utf-8")
     rows = [row for table in read_tables(text) for row in (*table.of_kind("kernel"), *table.of_kind("operator"))]
     assert [row.name for row in rows if category(row.name) == "other"] == []
 
 
-def test_an_annotation_on_the_device_is_a_span_and_not_kernel_time() -> None:
+def test_device_annotation_is_a_span_and_not_kernel_time() -> None:
     first = read_tables((DATA / "reference-log.md").read_text(encoding="utf-8"))[0]
     assert first.of_kind("span") == (
         TableRow(
@@ -87,59 +100,59 @@ def test_an_annotation_on_the_device_is_a_span_and_not_kernel_time() -> None:
     assert first.rows[4].device_memory_bytes == round(244.16 * 2**20)
 
 
-def test_a_compiled_kernel_that_bears_its_operators_name_is_still_a_kernel() -> None:
+def test_compiled_kernel_named_like_its_operator_is_a_kernel() -> None:
     third = read_tables((DATA / "reference-log.md").read_text(encoding="utf-8"))[2]
     fused = [row.kind for row in third.rows if row.name == "triton_poi_fused_index_mul_sub_0"]
     assert fused == ["operator", "kernel"]
 
 
-def test_kernels_are_listed_where_they_account_for_as_much_as_the_operators() -> None:
-    table = one_table(printed(*ORDINARY[:4]))
+def test_kernels_are_listed_if_they_cover_the_operator_time() -> None:
+    table = read_table(printed(*ORDINARY[:4]))
     assert [row.kind for row in table.listed] == ["kernel"]
     assert table.not_listed_share == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("device", ["XPU", "device", "HIP", "PRIVATEUSEONE"])
-def test_the_device_may_have_any_name(device: str) -> None:
-    table = one_table(printed(*ORDINARY, device=device))
+def test_any_device_name_is_accepted(device: str) -> None:
+    table = read_table(printed(*ORDINARY, device=device))
     assert (table.device, table.device_s, table.listed_s) == (device, 1.0, 0.75)
 
 
-def test_times_may_all_be_in_one_unit() -> None:
+def test_times_in_a_single_unit_are_read() -> None:
     text = printed(("Memcpy HtoD (Pageable -> Device)", "0.000s", "0.250s", "0.250s"), total="1000.000ms")
-    assert one_table(text).not_listed_share == 0.75
+    assert read_table(text).not_listed_share == 0.75
     text = printed(
         ("Memcpy HtoD (Pageable -> Device)", "0.000us", "250000.000us", "250000.000us"), total="1000000.000us"
     )
-    assert one_table(text).not_listed_share == 0.75
+    assert read_table(text).not_listed_share == 0.75
 
 
-def test_tables_of_shuffled_ranks_come_apart() -> None:
+def test_interleaved_tables_of_two_ranks_are_separated() -> None:
     first, second = printed(*ORDINARY), printed(*ORDINARY[2:], total="2.000s")
     pairs = zip(first.split("\n"), second.split("\n") + 2 * [""], strict=True)
-    text = "\n".join(f"[rank0]:{one}\n[rank1]:{other}" for one, other in pairs)
+    text = "\n".join(f"[rank0]:{line_0}\n[rank1]:{line_1}" for line_0, line_1 in pairs)
     assert [(table.rank, table.device_s, len(table.rows)) for table in read_tables(text)] == [(0, 1.0, 5), (1, 2.0, 3)]
     assert read_tables(text)[0].text == "\n".join(line.rstrip() for line in first.split("\n"))
 
 
-def test_columns_that_are_empty_and_lines_of_a_call_stack_do_no_harm() -> None:
+def test_empty_columns_and_call_stack_lines_are_ignored() -> None:
     text = printed(*ORDINARY, more=("Overload Name",))
     lines = text.split("\n")
     lines.insert(4, " " * 200 + "torch/nn/modules/linear.py(130): forward")
-    assert one_table("\n".join(lines)).rows == one_table(printed(*ORDINARY)).rows
+    assert read_table("\n".join(lines)).rows == read_table(printed(*ORDINARY)).rows
 
 
-def test_a_table_without_a_device_has_operators_alone() -> None:
+def test_table_without_a_device_has_only_operators() -> None:
     headings, widths = ["Name", *HEADINGS, "# of Calls"], [30, 12, 12, 12, 12, 12, 12]
     rule = "".join("-" * width + "  " for width in widths)
     row = _line(["aten::addmm", "99.00%", "1.980s", "99.00%", "1.980s", "2.000ms", "990"], widths)
-    table = one_table("\n".join([rule, _line(headings, widths), rule, row, rule, "Self CPU time total: 2.000s"]))
+    table = read_table("\n".join([rule, _line(headings, widths), rule, row, rule, "Self CPU time total: 2.000s"]))
     assert table.rows == (TableRow("aten::addmm", "operator", 990, 1.98, 1.98, None, None),)
     assert (table.device, table.device_s, table.cpu_s, table.not_listed_share) == (None, None, 2.0, pytest.approx(0.01))
     assert (table.by, table.listed, table.listed_s) == ("cpu", table.rows, 1.98)
 
 
-def test_what_has_no_cpu_time_is_told_by_its_name_or_called_unclear() -> None:
+def test_rows_without_cpu_time_are_classified_by_name() -> None:
     names = (
         "Memset (Device)",
         "_attn_fwd_kernel",
@@ -165,68 +178,70 @@ def test_what_has_no_cpu_time_is_told_by_its_name_or_called_unclear() -> None:
     }
 
 
-def test_what_takes_longer_than_all_kernels_is_a_span() -> None:
+def test_row_longer_than_the_total_is_a_span() -> None:
     assert kinds(printed(("my_region", "0.000us", "1.200s", "1.200s"))) == {"my_region": "span"}
 
 
-def test_rows_that_are_more_than_the_total_give_no_share() -> None:
-    assert one_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s"))).not_listed_share is None
+def test_rows_exceeding_the_total_have_no_unlisted_share() -> None:
+    assert read_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s"))).not_listed_share is None
 
 
-def shown(headings: list[str], *rows: list[str], total: str = "") -> str:
-    """A table with these columns."""
+def format_table(headings: list[str], *rows: list[str], total: str = "") -> str:
+    """Return a printed table with these columns."""
     widths = [55, *[12] * (len(headings) - 1)]
     rule = "".join("-" * width + "  " for width in widths)
     return "\n".join([rule, _line(headings, widths), rule, *(_line(row, widths) for row in rows), rule, total, ""])
 
 
-def test_rows_that_are_more_than_the_total_are_the_total() -> None:
-    table = one_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s")))
+def test_sum_of_rows_replaces_a_smaller_total() -> None:
+    table = read_table(printed(("void f(int)", "0.000us", "1.200s", "1.200s")))
     assert (table.is_total_too_small, table.known_total_s, table.total_s) == (True, 1.0, 1.2)
-    assert not one_table(printed(*ORDINARY)).is_total_too_small
+    assert not read_table(printed(*ORDINARY)).is_total_too_small
 
 
-def test_a_total_that_is_missing_is_worked_out_from_the_largest_percentage() -> None:
+def test_missing_total_is_derived_from_the_largest_percentage() -> None:
     headings = ["Name", "Self CPU", "Self CUDA", "Self CUDA %", "# of Calls"]
     rows = (["aten::mm", "1.000s", "1.622s", "65.71%", "10"], ["aten::mul", "1.000s", "0.010s", "0.41%", "10"])
-    table = one_table(shown(headings, *rows))
+    table = read_table(format_table(headings, *rows))
     assert table.device_s == pytest.approx(2.468, abs=0.001)
     assert not table.is_total_printed
-    assert one_table(shown(headings, *rows, total="Self CUDA time total: 2.000s")).device_s == 2.0
-    without = one_table(shown(headings[:3] + headings[4:], *(row[:3] + row[4:] for row in rows)))
+    assert read_table(format_table(headings, *rows, total="Self CUDA time total: 2.000s")).device_s == 2.0
+    without = read_table(format_table(headings[:3] + headings[4:], *(row[:3] + row[4:] for row in rows)))
     assert (without.known_total_s, without.total_s, without.not_listed_share) == (None, without.listed_s, None)
 
 
-def test_a_table_needs_no_more_columns_than_a_time_and_the_calls() -> None:
+def test_one_time_column_and_the_calls_are_sufficient() -> None:
     headings = ["Name", "Self CUDA", "Self CUDA %", "# of Calls"]
-    row = ["aten::mm", "1.622s", "65.71%", "10"]
-    table = one_table(shown(headings, row, total="Self CUDA time total: 2.468s"))
-    assert [(one.kind, one.self_device_s, one.calls) for one in table.listed] == [("operator", 1.622, 10)]
-    assert one_table(shown(["Name", "CPU total", "CUDA total", "Calls", "# of Calls"])).device == "CUDA"
+    cells = ["aten::mm", "1.622s", "65.71%", "10"]
+    table = read_table(format_table(headings, cells, total="Self CUDA time total: 2.468s"))
+    assert [(row.kind, row.self_device_s, row.calls) for row in table.listed] == [("operator", 1.622, 10)]
+    assert read_table(format_table(["Name", "CPU total", "CUDA total", "Calls", "# of Calls"])).device == "CUDA"
 
 
-def test_without_cpu_columns_a_compiled_kernel_and_its_operator_are_counted_once() -> None:
+def test_kernel_and_operator_of_one_name_are_counted_once() -> None:
     row = ["triton_poi_fused_index_mul_sub_0", "1.000s", "10"]
-    table = one_table(shown(["Name", "Self CUDA", "# of Calls"], row, row, total="Self CUDA time total: 2.000s"))
+    table = read_table(
+        format_table(["Name", "Self CUDA", "# of Calls"], row, row, total="Self CUDA time total: 2.000s")
+    )
     assert (table.listed_s, table.not_listed_share) == (1.0, 0.5)
 
 
-def test_annotations_of_a_processors_table_are_no_operators() -> None:
+def test_annotations_in_a_cpu_table_are_not_operators() -> None:
     headings = ["Name", "Self CPU", "CPU total", "# of Calls"]
     rows = (["model_inference", "1.000s", "4.000s", "1"], ["aten::mm", "2.000s", "2.000s", "10"])
-    table = one_table(shown(headings, *rows, total="Self CPU time total: 4.000s"))
+    table = read_table(format_table(headings, *rows, total="Self CPU time total: 4.000s"))
     assert ([row.name for row in table.listed], table.known_total_s) == (["aten::mm"], 3.0)
 
 
-def test_a_text_without_a_table_gives_none() -> None:
+def test_text_without_a_table_gives_no_tables() -> None:
     assert read_tables("") == ()
     assert read_tables("---  ---\nName  Value\n---  ---\na  1\n---  ---\n") == ()
 
 
-@pytest.mark.parametrize("kept", [2, 3])
-def test_a_table_that_is_cut_before_its_first_row_is_one_line(kept: int) -> None:
-    cut = "\n".join(["a log", *printed(*ORDINARY).split("\n")[:kept]])
-    for text in (cut, f"{cut}\n{printed(*ORDINARY)}"):
+@pytest.mark.parametrize("line_count", [2, 3])
+def test_table_truncated_before_its_first_row_is_refused(line_count: int) -> None:
+    truncated = "\n".join(["a log", *printed(*ORDINARY).split("\n")[:line_count]])
+    for text in (truncated, f"{truncated}\n{printed(*ORDINARY)}"):
         with pytest.raises(ResultsError) as caught:
             read_tables(text)
         assert str(caught.value) == (
@@ -235,5 +250,5 @@ def test_a_table_that_is_cut_before_its_first_row_is_one_line(kept: int) -> None
         )
 
 
-def test_a_line_of_a_million_dashes_takes_no_time() -> None:
+def test_line_of_a_million_dashes_is_parsed_without_backtracking() -> None:
     assert read_tables("-" * 1_000_000 + "\n" + "- " * 500_000 + "x") == ()

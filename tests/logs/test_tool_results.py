@@ -1,4 +1,4 @@
-"""Result files of other benchmarks, in the shapes that the tools' sources write."""
+"""Result files of other benchmarks are read; the data has the structure that the tools' sources write."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ GUIDELLM = {
 }  # fmt: skip
 
 
-def rows(folder: Path, content: object) -> tuple[ToolRow, ...]:
-    return rows_of(folder, "results.json", json.dumps(content))
+def rows_of_json(folder: Path, content: object) -> tuple[ToolRow, ...]:
+    return rows_of_text(folder, "results.json", json.dumps(content))
 
 
-def rows_of(folder: Path, name: str, text: str) -> tuple[ToolRow, ...]:
+def rows_of_text(folder: Path, name: str, text: str) -> tuple[ToolRow, ...]:
     path = folder / name
     path.write_text(text)
-    found = read_tool_results(path)
-    assert found is not None
-    return found
+    result = read_tool_results(path)
+    assert result is not None
+    return result
 
 
-def test_llama_bench_names_the_quantization(tmp_path):
-    (named,) = rows(tmp_path, [{**PROMPT, "model_filename": "a/model.gguf", "model_type": "qwen3 4B Q8_0"}])
+def test_llama_bench_model_name_contains_the_quantization(tmp_path):
+    (named,) = rows_of_json(tmp_path, [{**PROMPT, "model_filename": "a/model.gguf", "model_type": "qwen3 4B Q8_0"}])
     assert named.model == "model.gguf (qwen3 4B Q8_0)"
 
 
-def test_llama_bench_times_a_prompt_new_tokens_or_both(tmp_path):
-    prompt, decode, both = rows(tmp_path, [PROMPT, DECODE, BOTH])
+def test_llama_bench_prompt_decode_and_combined_times_are_separate(tmp_path):
+    prompt, decode, both = rows_of_json(tmp_path, [PROMPT, DECODE, BOTH])
     assert (prompt.prefill_s, prompt.ttft_s, prompt.tpot_s) == (0.072, None, None)
     assert (decode.tpot_s, decode.output_tokens_per_s) == (0.01, pytest.approx(100.0))
     assert (both.latency_s, both.tpot_s, both.output_tokens_per_s) == (1.4, None, None)
@@ -76,22 +76,22 @@ def test_llama_bench_times_a_prompt_new_tokens_or_both(tmp_path):
 
 
 def test_llama_bench_is_read_in_every_output_format(tmp_path):
-    whole = rows(tmp_path, [PROMPT, DECODE])
+    expected = rows_of_json(tmp_path, [PROMPT, DECODE])
     noise = "ggml_cuda_init: found 1 ROCm devices:\n  Device 0: a GPU\n"
     lines = "\n".join(map(json.dumps, (PROMPT, DECODE)))
-    assert rows_of(tmp_path, "results.jsonl", noise + lines) == whole
-    assert rows_of(tmp_path, "results.log", noise + lines) == whole
-    assert rows_of(tmp_path, "results.txt", noise + json.dumps([PROMPT, DECODE], indent=2)) == whole
+    assert rows_of_text(tmp_path, "results.jsonl", noise + lines) == expected
+    assert rows_of_text(tmp_path, "results.log", noise + lines) == expected
+    assert rows_of_text(tmp_path, "results.txt", noise + json.dumps([PROMPT, DECODE], indent=2)) == expected
 
 
-def test_llama_bench_without_samples_has_its_average(tmp_path):
+def test_llama_bench_without_samples_uses_the_average(tmp_path):
     averages = [{**LLAMA, "n_prompt": 0, "n_gen": 128, "avg_ns": 1_280_000_000}, {**LLAMA, "n_prompt": 512, "n_gen": 0}]
-    decode, prompt = rows(tmp_path, averages)
+    decode, prompt = rows_of_json(tmp_path, averages)
     assert (decode.tpot_s, decode.repeats) == (0.01, None)
     assert prompt.prefill_s == pytest.approx(512 / 118.9)
     names = ["build_commit", "model_filename", "model_type", "n_prompt", "n_gen", "n_depth", "avg_ns", "avg_ts"]
     csv = f"{','.join(names)}\n" + '"8cf427ff","a/b.gguf","qwen3 4B","0","128","512","1280000000","100.0"\n'
-    (row,) = rows_of(tmp_path, "results.csv", csv)
+    (row,) = rows_of_text(tmp_path, "results.csv", csv)
     assert (row.tpot_s, row.depth, row.model) == (0.01, 512, "b.gguf (qwen3 4B)")
 
 
@@ -105,7 +105,7 @@ def test_llama_bench_markdown_is_read(tmp_path):
 
 build: 1c1409e1 (6865)
 """
-    prompt, decode, both = rows_of(tmp_path, "bench.md", text)
+    prompt, decode, both = rows_of_text(tmp_path, "bench.md", text)
     assert (prompt.prefill_s, prompt.prompt_tokens) == (0.1, 512)
     assert (decode.tpot_s, decode.output_tokens_per_s, decode.depth) == (0.005, 200, 4096)
     assert (both.latency_s, both.model) == (1.0, "llama 1B Q4_K - Medium")
@@ -119,27 +119,27 @@ SGLANG = {
 
 
 @pytest.mark.parametrize("name", ["sglang.json", "sglang.jsonl"])
-def test_sglangs_server_benchmark_has_its_latency(tmp_path, name):
-    (row,) = rows_of(tmp_path, name, json.dumps(SGLANG))
+def test_sglang_serving_results_are_read(tmp_path, name):
+    (row,) = rows_of_text(tmp_path, name, json.dumps(SGLANG))
     assert row.concurrency == 256
-    (measured,) = rows_of(tmp_path, name, json.dumps({**SGLANG, "request_rate": 5.0, "concurrency": 11.78}))
+    (measured,) = rows_of_text(tmp_path, name, json.dumps({**SGLANG, "request_rate": 5.0, "concurrency": 11.78}))
     assert measured.concurrency == 11.78
     assert (row.tool, row.model) == ("sglang.bench_serving", name)
     assert (row.latency_s, row.ttft_s, row.tpot_s) == (1.5379, 0.07642, 0.01183)
     assert (row.output_tokens_per_s, row.failed) == (957.162, None)
 
 
-def test_failed_requests_have_no_times(tmp_path):
-    nothing = dict.fromkeys(("output_throughput", "median_ttft_ms", "median_tpot_ms", "median_e2el_ms"), 0.0)
+def test_results_with_only_failed_requests_have_no_times(tmp_path):
+    zeros = dict.fromkeys(("output_throughput", "median_ttft_ms", "median_tpot_ms", "median_e2el_ms"), 0.0)
     tokens = {"total_input_tokens": 0, "total_output_tokens": 0}
-    (row,) = rows(tmp_path, {**SERVE, **nothing, **tokens, "completed": 0, "failed": 8})
+    (row,) = rows_of_json(tmp_path, {**SERVE, **zeros, **tokens, "completed": 0, "failed": 8})
     assert (row.ttft_s, row.tpot_s, row.latency_s, row.output_tokens_per_s) == (None, None, None, None)
     assert (row.repeats, row.failed, row.prompt_tokens) == (0, 8, None)
 
 
-def test_a_sweep_of_vllm_has_a_row_a_run_with_its_settings(tmp_path):
+def test_vllm_sweep_has_one_row_per_run_with_its_settings(tmp_path):
     runs = [{**SERVE, "run_number": 0, "max_num_seqs": 16}, {**SERVE, "run_number": 0, "max_num_seqs": 64}]
-    assert [row.model for row in rows(tmp_path, runs)] == [
+    assert [row.model for row in rows_of_json(tmp_path, runs)] == [
         "Qwen/Qwen3-4B, max_num_seqs=16",
         "Qwen/Qwen3-4B, max_num_seqs=64",
     ]
@@ -167,36 +167,36 @@ Median TPOT (ms):                        8.00
 
 
 @pytest.mark.parametrize("prefix", ["", "client-1  | ", "2026-03-01 10:00:00 | INFO | bench:1 - "])
-def test_the_block_that_vllm_prints_is_read_like_its_file(tmp_path, prefix):
-    (row,) = rows_of(tmp_path, "serve.log", "\n".join(prefix + line for line in BLOCK.splitlines()))
-    (saved,) = rows(tmp_path, SERVE)
+def test_printed_vllm_results_equal_the_saved_file(tmp_path, prefix):
+    (row,) = rows_of_text(tmp_path, "serve.log", "\n".join(prefix + line for line in BLOCK.splitlines()))
+    (saved,) = rows_of_json(tmp_path, SERVE)
     assert row == replace(saved, model="serve.log")
 
 
-def test_the_block_that_sglang_prints_is_read(tmp_path):
+def test_printed_sglang_results_are_read(tmp_path):
     block = BLOCK.replace("Successful", "Backend:            sglang-oai\nSuccessful")
     block += "Total generated tokens (retokenized):    500\nMedian E2E Latency (ms):                 1500.00\n"
-    (row,) = rows_of(tmp_path, "serve.log", block)
+    (row,) = rows_of_text(tmp_path, "serve.log", block)
     assert (row.tool, row.latency_s) == ("sglang.bench_serving", 1.5)
 
 
-def test_sglangs_single_batch_is_read(tmp_path):
-    inside = {
+def test_sglang_single_batch_results_are_read(tmp_path):
+    in_process = {
         "run_name": "default", "batch_size": 4, "input_len": 1024, "output_len": 9, "prefill_latency": 0.1,
         "prefill_throughput": 40960.0, "median_decode_latency": 0.01, "median_decode_throughput": 400.0,
         "total_latency": 0.18, "overall_throughput": 22955.0,
     }  # fmt: skip
-    (row,) = rows_of(tmp_path, "result.jsonl", json.dumps(inside))
+    (row,) = rows_of_text(tmp_path, "result.jsonl", json.dumps(in_process))
     assert (row.ttft_s, row.tpot_s, row.latency_s, row.concurrency) == (0.1, 0.01, 0.18, 4)
-    server = {key: value for key, value in inside.items() if "decode" not in key and "total" not in key}
+    server = {key: value for key, value in in_process.items() if "decode" not in key and "total" not in key}
     del server["prefill_latency"]
     server |= {"latency": 0.18, "last_ttft": 0.1, "output_throughput": 450.0}
-    (row,) = rows_of(tmp_path, "result.jsonl", json.dumps(server))
+    (row,) = rows_of_text(tmp_path, "result.jsonl", json.dumps(server))
     assert (row.tool, row.ttft_s, row.tpot_s) == ("sglang.bench_one_batch_server", 0.1, pytest.approx(0.01))
 
 
-def test_aiperf_is_read(tmp_path):
-    (row,) = rows(
+def test_aiperf_results_are_read(tmp_path):
+    (row,) = rows_of_json(
         tmp_path,
         {
             "request_count": {"unit": "requests", "avg": 10.0},
@@ -213,7 +213,7 @@ def test_aiperf_is_read(tmp_path):
     assert (row.concurrency, row.repeats, row.failed, row.output_tokens_per_s) == (4, 10, 0, 300)
 
 
-def test_optimum_benchmark_is_read_with_and_without_its_config(tmp_path):
+def test_optimum_benchmark_is_read_with_and_without_config(tmp_path):
     latency = {"unit": "s", "count": 5, "mean": 0.2, "p50": 0.1, "values": [0.1]}
     report = {
         "prefill": {"latency": latency},
@@ -221,42 +221,42 @@ def test_optimum_benchmark_is_read_with_and_without_its_config(tmp_path):
     }
     scenario = {"input_shapes": {"batch_size": 2, "sequence_length": 256}, "generate_kwargs": {"max_new_tokens": 91}}
     config = {"name": "x", "backend": {"model": "Qwen/Qwen3-4B"}, "scenario": scenario}
-    (row,) = rows(tmp_path, {"config": config, "report": report})
+    (row,) = rows_of_json(tmp_path, {"config": config, "report": report})
     assert (row.model, row.ttft_s, row.tpot_s, row.latency_s) == ("Qwen/Qwen3-4B", 0.1, pytest.approx(0.01), 1.0)
     assert (row.prompt_tokens, row.new_tokens, row.concurrency, row.repeats) == (256, 91, 2, 5)
-    (alone,) = rows(tmp_path, report)
-    assert (alone.model, alone.ttft_s, alone.tpot_s) == ("results.json", 0.1, None)
+    (without_config,) = rows_of_json(tmp_path, report)
+    assert (without_config.model, without_config.ttft_s, without_config.tpot_s) == ("results.json", 0.1, None)
 
 
-def test_guidellm_rows_have_the_model_or_the_file_name(tmp_path):
-    (named,) = rows(
+def test_guidellm_row_has_the_model_or_file_name(tmp_path):
+    (named,) = rows_of_json(
         tmp_path,
         {**GUIDELLM, "benchmarks": [{**GUIDELLM["benchmarks"][0], "config": {"backend": {"model": "org/model"}}}]},
     )
     assert named.model == "org/model"
-    assert rows(tmp_path, GUIDELLM)[0].model == "results.json"
+    assert rows_of_json(tmp_path, GUIDELLM)[0].model == "results.json"
 
 
-def test_a_log_of_runs_is_no_result_file():
+def test_log_of_runs_is_not_a_result_file():
     assert read_tool_results(Path(__file__).parents[1] / "data" / "reference-log.md") is None
 
 
-def test_vllms_server_benchmark_has_medians_of_its_requests(tmp_path):
-    (row,) = rows(tmp_path, SERVE)
+def test_vllm_serving_row_has_medians_over_requests(tmp_path):
+    (row,) = rows_of_json(tmp_path, SERVE)
     assert (row.ttft_s, row.tpot_s, row.output_tokens_per_s) == (0.03, 0.008, 64.0)
     assert (row.prompt_tokens, row.new_tokens, row.concurrency) == (512, 128, 2)
     assert (row.repeats, row.failed, row.latency_s) == (4, 1, None)
 
 
-def test_vllms_rate_that_counts_the_prompts_is_left_out(tmp_path):
-    (row,) = rows(tmp_path, THROUGHPUT)
+def test_vllm_throughput_with_prompt_tokens_is_ignored(tmp_path):
+    (row,) = rows_of_json(tmp_path, THROUGHPUT)
     assert row.output_tokens_per_s is None
     assert row.repeats == 100
-    assert rows(tmp_path, LATENCY)[0].latency_s == 1.0
+    assert rows_of_json(tmp_path, LATENCY)[0].latency_s == 1.0
 
 
-def test_guidellm_has_a_row_a_benchmark_and_no_zero_for_what_never_came(tmp_path):
-    (row,) = rows(tmp_path, GUIDELLM)
+def test_guidellm_metric_without_samples_is_none(tmp_path):
+    (row,) = rows_of_json(tmp_path, GUIDELLM)
     assert (row.ttft_s, row.tpot_s, row.latency_s) == (0.04, 0.0095, 2.5)
     assert (row.prompt_tokens, row.new_tokens) == (256, 128)
     assert row.output_tokens_per_s is None
@@ -279,18 +279,18 @@ def test_guidellm_has_a_row_a_benchmark_and_no_zero_for_what_never_came(tmp_path
         ({"metadata": {"x_request_id": "1"}, "metrics": {}}, "give profile_export_aiperf.json"),
     ],
 )
-def test_a_file_of_another_kind_is_one_line(tmp_path, content, message):
+def test_unsupported_or_incomplete_file_is_refused_with_a_reason(tmp_path, content, message):
     with pytest.raises(ResultsError, match=message):
-        rows(tmp_path, content)
+        rows_of_json(tmp_path, content)
 
 
-def test_a_file_that_is_cut_short_is_one_line(tmp_path):
+def test_truncated_file_is_refused(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps([DECODE])[:-5])
     with pytest.raises(ResultsError, match="not valid JSON, or cut short"):
         read_tool_results(tmp_path / "results.json")
 
 
-def test_import_shows_the_rows(tmp_path):
+def test_import_command_prints_the_rows(tmp_path):
     (tmp_path / "llama.json").write_text(json.dumps([DECODE]))
     result = CliRunner().invoke(app, ["import", str(tmp_path / "llama.json")])
     assert result.exit_code == 0
