@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine."""
+"""Fixture of a Ray cluster on this machine."""
 
 from __future__ import annotations
 

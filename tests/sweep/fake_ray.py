@@ -1,4 +1,4 @@
-"""Ray in this process: each task runs in a thread, and dies on request. As much of Ray as a sweep uses."""
+"""Fake of the module `ray` with the functions that a sweep calls. Each task runs in a thread of this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkerCrashedError(RayError): ...
 
 
 class Reference:
-    """A task or a call of an actor."""
+    """Reference to a task or to a call of an actor."""
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         self.result: Any = None
@@ -35,7 +35,7 @@ class Reference:
 
 
 class Remote:
-    """A function or an actor class."""
+    """Remote function or actor class."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -56,7 +56,7 @@ class Actor:
 
 
 class FakeRay:
-    """The module `ray` with one host that has two GPUs."""
+    """Fake of the module `ray`: one host with two GPUs."""
 
     def __init__(self) -> None:
         self.exceptions = type("exceptions", (), {"RayError": RayError, "RayTaskError": RayTaskError})

@@ -1,4 +1,4 @@
-"""What went wrong in a child, and what is measured next, without a process."""
+"""Faults of child processes are classified and the next cells are chosen. No process is started."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ POINTS = Grid(prompt_tokens=(512,), new_tokens=(16, 200), batch_size=(1, 2)).poi
 NOT_TRIED = Missing(error_kind="oom_gpu", reason="not tried: the smaller 512 x 200 ran out of memory")
 
 
-def ended(code: int = 0, *, late: str | None = None, killed_for_memory: bool = False) -> ChildEnd:
+def child_end(code: int = 0, *, late: str | None = None, killed_for_memory: bool = False) -> ChildEnd:
     return ChildEnd(code, late, killed_for_memory)
 
 
 ENDS = {
-    "by itself": ended(),
-    "with an error": ended(1),
-    "by a signal": ended(-signal.SIGSEGV),
-    "for want of memory": ended(-signal.SIGKILL, killed_for_memory=True),
-    "too late": ended(-signal.SIGTERM, late="the cell took more than 5 s"),
+    "exit 0": child_end(),
+    "exit 1": child_end(1),
+    "signal": child_end(-signal.SIGSEGV),
+    "out of memory": child_end(-signal.SIGKILL, killed_for_memory=True),
+    "timeout": child_end(-signal.SIGTERM, late="the cell took more than 5 s"),
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
-def test_however_a_child_ends_nothing_is_wrong_if_its_record_is_complete(how: str) -> None:
-    assert fault_of(ENDS[how], record("fp16"), problem=None, tail=()) is None
+@pytest.mark.parametrize("end", ENDS)
+def test_complete_record_has_no_fault_regardless_of_the_exit_status(end: str) -> None:
+    assert fault_of(ENDS[end], record("fp16"), problem=None, tail=()) is None
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"),
+    ("end", "expected"),
     [
-        ("by itself", Missing(error_kind="other", reason="exit 0: a last line")),
-        ("with an error", Missing(error_kind="other", reason="exit 1: a last line")),
-        ("by a signal", Missing(error_kind="crash", reason="the process died of SIGSEGV")),
+        ("exit 0", Missing(error_kind="other", reason="exit 0: a last line")),
+        ("exit 1", Missing(error_kind="other", reason="exit 1: a last line")),
+        ("signal", Missing(error_kind="crash", reason="the process died of SIGSEGV")),
         (
-            "for want of memory",
+            "out of memory",
             Missing(error_kind="oom_host", reason="the system ran out of memory and killed the process"),
         ),
-        ("too late", Missing(error_kind="timeout", reason="the cell took more than 5 s")),
+        ("timeout", Missing(error_kind="timeout", reason="the cell took more than 5 s")),
     ],
 )
-def test_a_child_that_ends_before_its_record_is_complete_has_a_fault(how: str, expected: Missing) -> None:
-    assert fault_of(ENDS[how], record("fp16", status="running"), problem=None, tail=("a last line",)) == expected
+def test_child_that_ends_with_an_incomplete_record_has_a_fault(end: str, expected: Missing) -> None:
+    assert fault_of(ENDS[end], record("fp16", status="running"), problem=None, tail=("a last line",)) == expected
 
 
-def test_an_unreadable_record_is_a_fault_even_if_it_was_complete() -> None:
+def test_unreadable_record_is_a_fault() -> None:
     problem = "a.json: not valid JSON"
-    assert fault_of(ended(), record("fp16"), problem=problem, tail=()) == Missing(error_kind="results", reason=problem)
+    assert fault_of(child_end(), record("fp16"), problem=problem, tail=()) == Missing(
+        error_kind="results", reason=problem
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_an_unreadable_record_is_a_fault_even_if_it_was_complete() -> None:
         Missing(error_kind="other", reason="RuntimeError: shapes do not match"),
     ],
 )
-def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_one(fault: Missing | None) -> None:
+def test_only_cells_larger_than_an_out_of_memory_cell_are_skipped(fault: Missing | None) -> None:
     assert [(point.batch_size, point.new_tokens) for point in POINTS] == [(1, 16), (1, 200), (2, 16), (2, 200)]
     decision = decide(
         (0, 1, 2, 3),
@@ -78,11 +80,11 @@ def test_after_a_cell_that_ran_out_of_memory_nothing_is_held_against_the_next_on
         points=POINTS,
         workload=GENERATION,
     )
-    # Two sequences of 16 tokens are not at least as large as one of 200, and were never tried.
+    # Two sequences of 16 tokens are not larger on every axis than one of 200, so that cell is still measured.
     assert decision == Decision({3: NOT_TRIED}, (2,), is_final=True)
 
 
-def test_a_cell_that_took_the_process_with_it_is_given_up_and_the_next_is_tried() -> None:
+def test_cell_that_ended_the_process_is_abandoned_and_the_next_tried() -> None:
     fault = Missing(error_kind="other", reason="RuntimeError: shapes do not match")
     decision = decide((0, 1, 2, 3), ["ok"], fault, phase="cell", tries={}, points=POINTS, workload=GENERATION)
     assert decision == Decision({1: fault}, (2, 3), is_final=True)

@@ -1,4 +1,4 @@
-"""The largest value that fits: how it is searched, and what a record says of one value."""
+"""The largest value that fits is searched by doubling and bisection; each tried value has a record."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
 from tests.jobs import read_job
 
-ASKED = (
+ARGUMENTS = (
     "attention", "--variant", "naive", "--heads", "1", "--head-dim", "8", "--dtype", "float32", "--mode", "forward",
     "--device", "cpu", "--seq-len",
 )  # fmt: skip
 
 
-def fitting_below(most):
-    """Values up to `most` fit; and all that were tried."""
+def trials_up_to(maximum):
+    """Return a trial function that accepts values up to `maximum`, and the list of tried values."""
     values = []
 
-    def tried(value):
+    def trial(value):
         values.append(value)
-        fits = value <= most
+        fits = value <= maximum
         return Trial(value, None if fits else "out of memory", value)
 
-    return tried, values
+    return trial, values
 
 
-@pytest.mark.parametrize("most", [1024, 1100, 5000, 8191, 8192, 100_000])
-def test_the_largest_that_fits_is_found_to_a_step(most):
-    tried, values = fitting_below(most)
-    limit = Limit("seq_len", search(tried, start=1024, step=128))
-    assert limit.largest.value <= most < limit.refused.value
+@pytest.mark.parametrize("maximum", [1024, 1100, 5000, 8191, 8192, 100_000])
+def test_largest_fitting_value_is_found_to_within_a_step(maximum):
+    trial, values = trials_up_to(maximum)
+    limit = Limit("seq_len", search(trial, start=1024, step=128))
+    assert limit.largest.value <= maximum < limit.refused.value
     assert limit.refused.value - limit.largest.value <= 128
-    assert len(values) == len(set(values)), "nothing is tried twice"
+    assert len(values) == len(set(values)), "a value was tried twice"
 
 
-def test_a_start_that_does_not_fit_is_the_answer():
-    tried, values = fitting_below(100)
-    limit = Limit("seq_len", search(tried, start=1024, step=128))
+def test_start_that_does_not_fit_ends_the_search():
+    trial, values = trials_up_to(100)
+    limit = Limit("seq_len", search(trial, start=1024, step=128))
     assert values == [1024]
     assert limit.words == "no seq_len fits: 1,024: out of memory"
 
 
-def test_the_answer_in_words():
+def test_limit_is_described_with_peak_and_reason():
     reason = "CUDA out of memory. Tried to allocate 4.06 GiB. GPU 0 has a total capacity of 139.80 GiB"
     trials = (Trial(1024, None, 3 * 2**30), Trial(2048, reason, None))
     expected = "largest seq_len that fits: 1,024 (peak 3.00 GiB); 2,048 does not: CUDA out of memory"
@@ -61,45 +61,45 @@ def test_the_answer_in_words():
         ("batch_size", "64,128", "--find-limit batch_size: several cells for one --batch-size"),
     ],
 )
-def test_an_unsuitable_axis_is_refused(tmp_path, axis, lengths, expected):
+def test_unsuitable_axis_is_refused(tmp_path, axis, lengths, expected):
     with pytest.raises(SpecError, match=expected):
-        find_limit(read_job([*ASKED, lengths]), axis, Terminal(quiet=True), folder=tmp_path)
+        find_limit(read_job([*ARGUMENTS, lengths]), axis, Terminal(quiet=True), folder=tmp_path)
 
 
-def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(tmp_path, monkeypatch):
-    asked = read_job([*ASKED, "64"])
+def test_each_tried_value_has_a_record_including_out_of_memory(tmp_path, monkeypatch):
+    job = read_job([*ARGUMENTS, "64"])
 
-    def measured(job, path):
+    def measure(job, path):
         (point,) = job.points()
         template = Run(job.model_copy(update={"output": tmp_path}), Terminal(quiet=True)).record
         cell = {"seq_len": point.seq_len, "batch_size": 1, "mode": "forward"}
-        worked = point.seq_len <= 100
-        status = {"status": "ok"} if worked else {"status": "oom_gpu", "error_kind": "oom_gpu", "reason": "too large"}
-        kind = type(template).model_fields["cells"].annotation.__args__[0]
-        record = template.model_copy(update={"cells": (kind(**cell, **status),), "status": "complete"})
+        fits = point.seq_len <= 100
+        status = {"status": "ok"} if fits else {"status": "oom_gpu", "error_kind": "oom_gpu", "reason": "too large"}
+        cell_type = type(template).model_fields["cells"].annotation.__args__[0]
+        record = template.model_copy(update={"cells": (cell_type(**cell, **status),), "status": "complete"})
         write_json(record, path)
         assert job.procedure.runs == 1
         return record
 
-    monkeypatch.setattr(module, "_measured", measured)
-    limit = find_limit(asked, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
+    monkeypatch.setattr(module, "_measured", measure)
+    limit = find_limit(job, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
     assert [trial.value for trial in limit.trials] == [64, 128, 96, 112, 104]
     assert limit.largest.value == 96
     assert all((tmp_path / "limit" / f"seq_len-{trial.value}.json").is_file() for trial in limit.trials)
 
 
-def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+def test_process_without_a_record_raises_with_its_last_output_line(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "RUN", ("sh", "-c", "echo no device >&2; exit 3", "sh"))
     with pytest.raises(ResultsError, match=r"left no record \(exit 3\): no device"):
-        find_limit(read_job([*ASKED, "64"]), "seq_len", Terminal(quiet=True), folder=tmp_path)
+        find_limit(read_job([*ARGUMENTS, "64"]), "seq_len", Terminal(quiet=True), folder=tmp_path)
 
 
-def test_a_sweep_refuses_it():
+def test_find_limit_is_refused_for_a_sweep():
     with pytest.raises(SpecError, match="--find-limit: is an option of `benchmarker run`"):
         split_arguments(["--find-limit", "seq_len"], "attention")
 
 
-def test_a_first_load_that_is_undecided_is_not_called_too_much():
-    why = "undecided: 100 % [86, 100] of 24 requests are good"
-    limit = Limit("concurrency", (Trial(1, why, None),), "requests at once within TTFT 40 ms")
-    assert limit.words == f"requests at once within TTFT 40 ms: at 1 {why}; more --requests decide"
+def test_undecided_first_load_is_reported_as_undecided():
+    reason = "undecided: 100 % [86, 100] of 24 requests are good"
+    limit = Limit("concurrency", (Trial(1, reason, None),), "requests at once within TTFT 40 ms")
+    assert limit.words == f"requests at once within TTFT 40 ms: at 1 {reason}; more --requests decide"

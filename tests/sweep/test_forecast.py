@@ -1,4 +1,4 @@
-"""Forecast of a sweep's time: after the first round of recorded sweeps, with quality, and on a CPU."""
+"""The duration of a sweep is forecast: from the first round of recorded sweeps, with quality, and on a CPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.jobs import job_of
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 FACTOR = 1.3
 PAUSE_S = 600.0
-"""A longer time between two starts is a pause of the sweep."""
+"""Longest time between two starts that is not a pause of the sweep."""
 
 
 def processes(folder: Path) -> list[tuple[float, float, RunRecord]]:
-    """Return start, end and record of a sweep's processes in order. A file's name has its process's start."""
+    """Return start, end and record of each process of a sweep. File names contain the start of the process."""
     started = {}
     for path in folder.glob("*-round*.json"):
         (text,) = re.findall(r"-(\d{8}-\d{6})-\w+\.json$", path.name)
@@ -49,8 +49,8 @@ def processes(folder: Path) -> list[tuple[float, float, RunRecord]]:
     return spans
 
 
-# Files count whole seconds: sweeps whose processes take less than eight are left out. So are those with several
-# workers, and h100-llama-cpp, whose first round also read the files of llama.cpp from a cold disk (1.5 times too long).
+# File names have a resolution of one second, so sweeps with processes under eight seconds are excluded. Also excluded
+# are sweeps with several workers and h100-llama-cpp, whose first round read from a cold disk (1.5 times too long).
 @pytest.mark.parametrize(
     "name",
     [
@@ -70,7 +70,7 @@ def processes(folder: Path) -> list[tuple[float, float, RunRecord]]:
         "h200-mixers",
     ],
 )
-def test_the_rest_of_a_recorded_sweep_takes_what_its_first_round_forecasts(name: str) -> None:
+def test_first_round_forecasts_the_rest_of_a_recorded_sweep(name: str) -> None:
     spans = processes(REFERENCE / name)
     jobs: dict[str, Any] = {record.variant.name: job_of() for _, _, record in spans}
     schedule = Schedule(jobs, shared_imports=False)
@@ -87,7 +87,7 @@ def test_the_rest_of_a_recorded_sweep_takes_what_its_first_round_forecasts(name:
     assert measured_s / FACTOR < schedule.seconds(rest) < measured_s * FACTOR
 
 
-def test_quality_is_part_of_the_time_left_and_its_steps_have_a_count_and_a_time(tmp_path: Path) -> None:
+def test_time_left_includes_quality_in_each_progress_line(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"], rounds=1)
     stage.sweep("--quality", "quick", "--runs", "2")
     lines = [line for line in stage.printed.splitlines() if line.startswith("[")]
@@ -100,7 +100,7 @@ def test_quality_is_part_of_the_time_left_and_its_steps_have_a_count_and_a_time(
     assert minutes[0] >= minutes[1] >= minutes[2] >= 1
 
 
-def test_a_resumed_sweep_counts_no_quality_that_is_done_and_knows_its_times(
+def test_resumed_sweep_excludes_finished_quality_from_the_forecast(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GenerationJudging, "is_done", lambda judging, record, job: record.quality is not None)
@@ -112,15 +112,15 @@ def test_a_resumed_sweep_counts_no_quality_that_is_done_and_knows_its_times(
     assert "[quality" not in stage.printed
 
 
-def test_the_time_of_quality_of_an_unmeasured_variant_follows_from_the_others() -> None:
+def test_quality_time_of_an_unmeasured_variant_follows_from_measured_ones() -> None:
     schedule = Schedule({"a": job_of(), "b": job_of()}, shared_imports=False)
     assert schedule.judging_s([("b",)]) == 80.0
-    # A start of 10 s instead of 20 s, besides 60 s.
+    # Start of 10 s instead of 20 s, plus 60 s.
     schedule.learn(Task(0, "a", (0,), 1.0), [(0.0, 90.0, records.record("a", opened_at=10.0))])
     assert schedule.judging_s([("b",)]) == pytest.approx(70.0)
 
 
-def test_recorded_processes_replace_the_first_guess_and_a_pause_does_not_count() -> None:
+def test_recorded_processes_replace_the_first_guess_and_exclude_pauses() -> None:
     schedule = Schedule({"a": job_of()}, shared_imports=False)
     spans = [(100.0, 130.0), (9000.0, 9030.0)]
     lines = [
@@ -132,34 +132,34 @@ def test_recorded_processes_replace_the_first_guess_and_a_pause_does_not_count()
     assert schedule.seconds([Task(1, "a", (0,), share)]) == pytest.approx(2 * 30.0)
 
 
-def test_the_first_guess_of_the_quickstart_is_near_its_measured_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_guess_of_the_quickstart_is_near_its_measured_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.hardware.gpu.has_gpu_driver", lambda: False)
     names = ("fp16", "fp16-compile", "int8", "gptq", "gptq-compile", "bnb4")
     content = read_config(Path("quickstart"))
     request = make_request(content, names, split_arguments((), "generation")[1], Settings(shared_imports=True))
     schedule = Schedule(request.jobs, shared_imports=True)
     tasks = missing_tasks(request.jobs, range(request.file.rounds), 0, finished=())
-    # On two quiet AMD cores.
+    # Measured on two idle AMD cores.
     measured_s = 804.0
     assert measured_s / FACTOR < schedule.seconds(tasks) + schedule.judging_s(schedule.judgements) < measured_s * FACTOR
 
 
-def test_the_time_of_quality_follows_from_the_measured_step_and_prefill() -> None:
-    # A run of qwen3-small: 5 ms per step, 18.85 ms for 26 tokens, and 48 s for 64 windows of 289 tokens.
+def test_quality_time_follows_from_measured_step_and_prefill() -> None:
+    # Run of qwen3-small: 5 ms per step, 18.85 ms for 26 tokens, and 48 s for 64 windows of 289 tokens.
     cell = records.cell(samples=(records.sample(0.2638, ttft_s=0.01885),))
-    # It has no `cpu_token_s`: a measured step needs no guess.
+    # The job has no `cpu_token_s`, because a measured step replaces the guess.
     job = SimpleNamespace(quality=SimpleNamespace(size="quick"))
     seconds = GenerationJudging().guess_s(job, records.record("int8", cells=(cell,)))  # type: ignore[arg-type]
     assert 48 / FACTOR < seconds < 48 * FACTOR
 
 
-def test_the_first_process_that_measured_a_cell_shows_how_long_a_start_takes() -> None:
+def test_start_time_is_that_of_the_first_process_with_cells() -> None:
     jobs: dict[str, Any] = {"int8": job_of()}
     schedule = Schedule(jobs, shared_imports=False)
     crashed = records.record("int8", cells=(), opened_at=None)
     measured, again = (records.record("int8", opened_at=opened_at) for opened_at in (112.0, 207.0))
     schedule.learn(Task(0, "int8", (0,), 1.0), [(50.0, 90.0, crashed), (100.0, 190.0, measured), (200.0, 290.0, again)])
-    # A job without quality takes 60 s besides its start.
+    # A job without quality takes 60 s plus its start.
     assert schedule.judging_s([("int8",)]) == 12.0 + 60.0
 
 
@@ -173,13 +173,11 @@ def test_the_first_process_that_measured_a_cell_shows_how_long_a_start_takes() -
         ("qwen3-small", 0.0),
     ],
 )
-def test_the_size_of_a_model_is_in_its_name(model: str, billions: float) -> None:
+def test_number_of_parameters_is_read_from_the_model_name(model: str, billions: float) -> None:
     assert guess_parameters(model) == billions * 1e9
 
 
-def test_a_plan_for_four_billion_parameters_on_a_processor_says_days_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_of_a_large_model_on_a_cpu_forecasts_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.hardware.read_environment.cores", lambda: 2)
     stage = Stage(tmp_path, rounds=5, new_tokens=[100, 250], environment=records.cpu_environment())
     stage.sweep(dry_run=True)
@@ -195,7 +193,7 @@ def test_a_plan_for_four_billion_parameters_on_a_processor_says_days_before_anyt
     assert "no GPU" not in stage.printed
 
 
-def test_a_long_duration_is_in_days() -> None:
+def test_duration_of_24_hours_or_more_is_in_days() -> None:
     assert [approximate_duration(hours * 3600) for hours in (23, 24, 41)] == [
         "about 23 h 00 min",
         "about 1.0 days",
@@ -203,7 +201,7 @@ def test_a_long_duration_is_in_days() -> None:
     ]
 
 
-def test_a_plan_imports_no_torch() -> None:
+def test_planning_does_not_import_torch() -> None:
     program = (
         "import sys; from benchmarker.schema.registry import workload_of; "
         "workload_of('generation').judging(); print('torch' in sys.modules)"
@@ -213,7 +211,7 @@ def test_a_plan_imports_no_torch() -> None:
     )
 
 
-def test_the_first_guess_is_a_range_on_a_busy_host(tmp_path: Path) -> None:
+def test_first_guess_on_a_busy_host_is_a_range(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=5, load_per_core=4.0)
     stage.sweep(dry_run=True)
     load = "4.0 other programs per core; rounds that they disturb are left out"
@@ -227,12 +225,12 @@ def test_the_first_guess_is_a_range_on_a_busy_host(tmp_path: Path) -> None:
     ("counters", "others"),
     [
         ("8.30 7.00 6.00 13/181 4242", 8.3),
-        # The programs of the last minute have ended.
+        # The programs of the last minute ended.
         ("8.30 7.00 6.00 1/181 4242", 0.0),
         ("0.02 0.10 0.20 3/181 4242", 0.02),
     ],
 )
-def test_other_programs_are_counted_if_they_run_now_and_ran_before(
+def test_load_counts_programs_that_run_now_and_ran_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: str, others: float
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
@@ -240,14 +238,14 @@ def test_other_programs_are_counted_if_they_run_now_and_ran_before(
     assert load_per_core(proc=tmp_path) == others / 2
 
 
-def test_a_disturbed_attempt_widens_the_forecast_and_an_undisturbed_one_narrows_it() -> None:
+def test_disturbed_attempt_widens_and_undisturbed_attempt_narrows_the_forecast() -> None:
     jobs: dict[str, Any] = {"a": job_of(), "b": job_of()}
     schedule = Schedule(jobs, shared_imports=False)
     first, *rest = [Task(number, name, (0,), 1.0) for number in range(5) for name in jobs]
     quiet_s = schedule.seconds([first])
     bad = records.cell(status="invalid", error_kind="disturbed", reason="other programs")
     disturbed, undisturbed = (records.record("a", cells=(cell,), opened_at=None) for cell in (bad, records.cell()))
-    # Three tries, each ten times as long as the guess. If all are disturbed, later rounds have one.
+    # Three attempts, each ten times as long as the guess. If all are disturbed, later rounds have one attempt.
     schedule.learn(first, [(number * 10 * quiet_s, (number + 1) * 10 * quiet_s, disturbed) for number in range(3)])
     assert schedule.seconds(rest, is_quiet=True) == pytest.approx(9 * quiet_s)
     assert schedule.seconds(rest) == pytest.approx(10 * 9 * quiet_s)
@@ -256,11 +254,11 @@ def test_a_disturbed_attempt_widens_the_forecast_and_an_undisturbed_one_narrows_
     assert schedule.duration(rest[8:], []) == approximate_duration(quiet_s)
 
 
-def test_quality_is_guessed_from_a_process_of_the_variant_if_possible_an_undisturbed_one() -> None:
+def test_quality_time_is_guessed_from_an_undisturbed_process_if_possible() -> None:
     schedule = Schedule({"a": job_of()}, shared_imports=False, load_per_core=4.0)
     bad = records.cell(status="invalid", error_kind="disturbed", reason="other programs")
     disturbed = records.record("a", cells=(bad,), opened_at=500.0)
-    # A job without quality takes 60 s besides its start of 20 s.
+    # A job without quality takes 60 s plus its start of 20 s.
     assert schedule.judging_s([("a",)]) == 80.0
     assert schedule.duration([], [("a",)]) == "about 1 min to 7 min"
     schedule.learn(Task(0, "a", (0,), 1.0), [(0.0, 900.0, disturbed)])

@@ -1,4 +1,4 @@
-"""Children that are forks of one process a round: processes of their own in all but their imports."""
+"""Children are forks of one process per round and equal new processes except for their imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from benchmarker.sweep import fork_server
 from benchmarker.sweep.fork_server import ChildProcess, Starter
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every child is started anew")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="on other systems each child is a new process")
 
 CHILD = """
 import json, os, signal, sys, time
@@ -38,7 +38,7 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.fixture(autouse=True)
-def a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def child_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_child.py").write_text(CHILD)
     (tmp_path / "starts_a_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
@@ -46,7 +46,7 @@ def a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
 
 
-def started(starter: Starter, *arguments: str, round_number: int | None = 0) -> tuple[ChildProcess, io.FileIO]:
+def start_child(starter: Starter, *arguments: str, round_number: int | None = 0) -> tuple[ChildProcess, io.FileIO]:
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "a_child", *arguments]
     process = starter.start(command, writing, round_number=round_number)
@@ -54,9 +54,9 @@ def started(starter: Starter, *arguments: str, round_number: int | None = 0) -> 
     return process, io.FileIO(reading)
 
 
-def said(starter: Starter, *arguments: str, round_number: int | None = 0) -> tuple[int, dict[str, object]]:
-    """A child's exit code, and what it printed."""
-    process, output = started(starter, *arguments, round_number=round_number)
+def run_child(starter: Starter, *arguments: str, round_number: int | None = 0) -> tuple[int, dict[str, object]]:
+    """Return a child's exit code and its output."""
+    process, output = start_child(starter, *arguments, round_number=round_number)
     with output:
         line, error = output.readall().decode().splitlines()
     assert error == "to standard error"
@@ -64,22 +64,22 @@ def said(starter: Starter, *arguments: str, round_number: int | None = 0) -> tup
     return process.wait(10), facts
 
 
-def test_a_fork_equals_a_new_process_except_for_its_imports() -> None:
-    forks, anew = Starter(["colorsys"]), Starter()
+def test_fork_equals_a_new_process_except_for_its_imports() -> None:
+    forks, new_processes = Starter(["colorsys"]), Starter()
     try:
-        code, fork = said(forks, "3", "x")
+        code, fork = run_child(forks, "3", "x")
         assert code == 3
-        assert fork == {**said(anew, "3", "x")[1], "imported": True, "parent": fork["parent"]} | {
+        assert fork == {**run_child(new_processes, "3", "x")[1], "imported": True, "parent": fork["parent"]} | {
             "named_parent": fork["parent"]
         }
     finally:
         forks.close()
 
 
-def test_the_children_of_a_round_have_one_parent_and_those_of_the_next_round_another() -> None:
+def test_children_have_one_parent_per_round() -> None:
     forks = Starter(["colorsys"])
     try:
-        parents = [said(forks, "0", round_number=number)[1]["parent"] for number in (0, 0, 1, None)]
+        parents = [run_child(forks, "0", round_number=number)[1]["parent"] for number in (0, 0, 1, None)]
     finally:
         forks.close()
     assert parents[0] == parents[1]
@@ -87,25 +87,25 @@ def test_the_children_of_a_round_have_one_parent_and_those_of_the_next_round_ano
     assert os.getpid() not in parents
 
 
-def test_a_fork_that_is_killed_and_one_that_takes_too_long() -> None:
+def test_fork_can_time_out_and_be_killed() -> None:
     forks = Starter(["colorsys"])
     try:
-        process, output = started(forks, "0", "sleep")
+        process, output = start_child(forks, "0", "sleep")
         with output:
             output.read(1)
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.05)
             os.killpg(process.pid, signal.SIGTERM)
             assert process.wait(10) == process.returncode == -signal.SIGTERM
-        assert said(forks, "0")[0] == 0
+        assert run_child(forks, "0")[0] == 0
     finally:
         forks.close()
 
 
-def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
+def test_fork_ends_with_its_parent() -> None:
     forks = Starter(["colorsys"])
     try:
-        process, output = started(forks, "0", "sleep")
+        process, output = start_child(forks, "0", "sleep")
         with output:
             output.read(1)
             parent = int(Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -115,14 +115,14 @@ def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
         forks.close()
 
 
-def test_modules_that_prevent_a_fork_are_imported_by_each_process_and_reported_once() -> None:
+def test_modules_that_start_threads_are_imported_by_each_process() -> None:
     printed = io.StringIO()
     forks = Starter(
         ["colorsys", "starts_a_thread", "no_such_module"], print_line=lambda line: print(line, file=printed)
     )
     try:
-        assert said(forks, "0")[1]["imported"] is True
-        assert said(forks, "0", round_number=1)[1]["imported"] is True
+        assert run_child(forks, "0")[1]["imported"] is True
+        assert run_child(forks, "0", round_number=1)[1]["imported"] is True
     finally:
         forks.close()
     assert re.fullmatch(
@@ -132,33 +132,33 @@ def test_modules_that_prevent_a_fork_are_imported_by_each_process_and_reported_o
 
 
 @pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
-def test_libraries_that_would_start_threads_are_imported_before_a_fork_all_the_same() -> None:
+def test_pyarrow_is_imported_before_the_fork() -> None:
     printed = io.StringIO()
-    # pandas imports pyarrow where both are installed, and transformers imports pandas.
+    # pandas imports pyarrow if both are installed, and transformers imports pandas.
     forks = Starter(["numpy", "pyarrow", "colorsys"], print_line=lambda line: print(line, file=printed))
     try:
-        assert said(forks, "0")[1]["imported"] is True
+        assert run_child(forks, "0")[1]["imported"] is True
     finally:
         forks.close()
     assert printed.getvalue() == ""
 
 
-def test_where_nothing_can_be_imported_before_every_child_is_started_anew() -> None:
+def test_children_are_new_processes_if_no_module_can_be_imported() -> None:
     printed = io.StringIO()
     forks = Starter(["no_such_module"], print_line=lambda line: print(line, file=printed))
-    assert said(forks, "0")[1]["parent"] == os.getpid()
+    assert run_child(forks, "0")[1]["parent"] == os.getpid()
     forks.close()
     assert "no_such_module cannot be imported (ModuleNotFoundError)" in printed.getvalue()
 
 
-def test_another_program_is_started_anew(tmp_path: Path) -> None:
+def test_other_programs_are_started_without_a_fork(tmp_path: Path) -> None:
     forks = Starter(["colorsys"])
     with (tmp_path / "output").open("wb") as output:
         process = forks.start(["true"], output.fileno(), round_number=0)
     assert process.wait(10) == 0
 
 
-def test_an_open_file_of_a_driver_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_device_files_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tmp_path / "nvidia0"
     device.touch()
     monkeypatch.setattr(fork_server, "DEVICE_FILES", (str(device),))

@@ -1,4 +1,4 @@
-"""The parent process: what it is told, in which order it measures, what it reuses, and who holds the folder."""
+"""The parent process of a sweep: arguments, order of measurements, reuse of records and the lock on the folder."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ ROOT = Path(__file__).parents[2]
 CONFIG = Path("configs/qwen3-4b.yaml")
 
 
-def test_a_missing_model_is_reported_once_and_nothing_begins(tmp_path) -> None:
-    def nowhere(job: GenerationJob) -> None:
+def test_missing_model_is_reported_once_before_any_process(tmp_path) -> None:
+    def raise_missing(job: GenerationJob) -> None:
         raise ModelError(f"{job.model.id}: no such folder")
 
-    stage = Stage(tmp_path, look_for=nowhere)
+    stage = Stage(tmp_path, look_for=raise_missing)
     with pytest.raises(ModelError, match=r"^Qwen/Qwen3-4B: no such folder$"):
         stage.sweep()
     assert not stage.results.exists()
-    # What was measured of it is compared all the same.
+    # Existing records are still compared.
     stage.look_for = lambda job: None
     stage.sweep()
-    stage.look_for = nowhere
+    stage.look_for = raise_missing
     assert stage.sweep(resume=True) == []
 
 
 @pytest.mark.parametrize("model", ["./nothing", "/no/such", "m" * 300])
-def test_a_folder_that_does_not_exist_is_refused_in_the_plan(tmp_path, model) -> None:
+def test_missing_model_folder_is_refused_in_the_plan(tmp_path, model) -> None:
     with pytest.raises(ModelError, match=f"^{model}: no such folder"):
         Stage(tmp_path, model=model).sweep(dry_run=True)
 
 
-def test_variants_with_random_and_with_trained_weights_are_refused_in_the_plan(tmp_path) -> None:
-    about = Description(kind="dummy", model="qwen3-tiny", options={}, created="2026-01-01")
-    (tmp_path / DESCRIPTION).write_text(about.model_dump_json())
+def test_mixing_random_and_trained_weights_is_refused_in_the_plan(tmp_path) -> None:
+    description = Description(kind="dummy", model="qwen3-tiny", options={}, created="2026-01-01")
+    (tmp_path / DESCRIPTION).write_text(description.model_dump_json())
     config = tmp_path / "config.yaml"
     config.write_text(f"variants: [{{name: a, checkpoint: {tmp_path}}}, {{name: b, checkpoint: qwen3-small}}]")
     with pytest.raises(SpecError) as caught:
@@ -69,29 +69,29 @@ def test_variants_with_random_and_with_trained_weights_are_refused_in_the_plan(t
     assert sweep_config(config, ["a"], Terminal(), Settings(dry_run=True)) == []
 
 
-def test_names_and_options_can_be_mixed_and_options_are_parsed_once() -> None:
+def test_names_and_options_can_be_interleaved() -> None:
     arguments = ["fp16", "--runs", "3", "int8", "--no-profile", "--warmup=2", "--quiet", "results/x"]
-    words, options = split_arguments(arguments, "generation")
-    assert words == ["fp16", "int8", "results/x"]
+    names, options = split_arguments(arguments, "generation")
+    assert names == ["fp16", "int8", "results/x"]
     assert options.text == ("--runs", "3", "--no-profile", "--warmup=2")
     assert options.display == ("--quiet",)
     assert options.typed == {"procedure.runs": 3, "procedure.profile": False, "procedure.warmup": 2}
-    words, options = split_arguments(["--prompt", "-- a prompt", "fp16"], "generation")
-    assert (words, options.text) == (["fp16"], ("--prompt", "-- a prompt"))
+    names, options = split_arguments(["--prompt", "-- a prompt", "fp16"], "generation")
+    assert (names, options.text) == (["fp16"], ("--prompt", "-- a prompt"))
     with pytest.raises(SpecError, match=r"no option '--run'; did you mean '--runs'\?"):
         split_arguments(["--run", "3"], "generation")
     with pytest.raises(SpecError, match="--variant: the names of variants have no option before them"):
         split_arguments(["--variant", "int8"], "generation")
 
 
-def test_variants_run_all_by_default_and_a_folder_is_no_variant() -> None:
+def test_all_variants_are_the_default_and_folders_are_not_variants() -> None:
     experiment = read_experiment(CONFIG)
     assert chosen(experiment, ["int8", "fp16"], CONFIG) == (["fp16", "int8"], None)
     everything = [variant.name for variant in experiment.variants]
     assert chosen(experiment, ["results/old"], CONFIG) == (everything, Path("results/old"))
 
 
-def test_a_name_that_the_config_lacks_is_refused_with_the_near_miss() -> None:
+def test_unknown_variant_is_refused_with_a_suggestion() -> None:
     with pytest.raises(SpecError, match=r"no variant 'int-8'; did you mean 'int8'\?"):
         chosen(read_experiment(CONFIG), ["int-8"], CONFIG)
     with pytest.raises(SpecError, match=r"no variant '2048'; numbers of one option have commas between them: 512,2048"):
@@ -100,7 +100,7 @@ def test_a_name_that_the_config_lacks_is_refused_with_the_near_miss() -> None:
         chosen(read_experiment(CONFIG), ["fp16,int8"], CONFIG)
 
 
-def test_quick_is_one_round_and_publish_ten() -> None:
+def test_quick_is_one_round_and_publish_is_ten() -> None:
     assert rounds_of(None, quick=True, publish=False) == 1
     assert rounds_of(None, quick=False, publish=True) == 10
     assert rounds_of(None, quick=False, publish=False) is None
@@ -109,36 +109,36 @@ def test_quick_is_one_round_and_publish_ten() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6])
-def test_each_pair_of_rounds_puts_every_variant_at_the_same_mean_position(count: int) -> None:
+def test_variants_have_equal_mean_positions_in_each_pair_of_rounds(count: int) -> None:
     variants = [f"v{number}" for number in range(count)]
     for pair in range(5):
         first, second = order(variants, 2 * pair, 7), order(variants, 2 * pair + 1, 7)
         assert sorted(first) == variants
         assert second == first[::-1]
-        assert {first.index(one) + second.index(one) for one in variants} == {count - 1}
+        assert {first.index(name) + second.index(name) for name in variants} == {count - 1}
 
 
-def test_every_variant_comes_to_every_position_and_the_seed_decides_when() -> None:
+def test_variants_take_every_position_in_an_order_set_by_the_seed() -> None:
     variants = ["a", "b", "c", "d", "e"]
     orders = [order(variants, number, 3) for number in range(10)]
-    for one in variants:
-        assert {names.index(one) for names in orders} == set(range(5))
+    for variant in variants:
+        assert {names.index(variant) for names in orders} == set(range(5))
     assert order(variants, 4, 3) == orders[4]
     assert orders[0] == variants
     assert len({tuple(order(variants, 2, seed)) for seed in range(50)}) == 4
     assert ["".join(order(["a", "b"], number, 1)) for number in range(4)] == ["ab", "ba", "ba", "ab"]
 
 
-def test_every_round_measures_every_variant_once_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_each_round_measures_each_variant_in_one_process(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b", "c"], rounds=3)
     assert stage.sweep() == []
-    found = stage.records()
-    assert sorted((record.round, record.variant.name) for record in found) == list(
+    saved = stage.records()
+    assert sorted((record.round, record.variant.name) for record in saved) == list(
         itertools.product(range(3), ["a", "b", "c"])
     )
-    assert {record.status for record in found} == {"complete"}
-    begun = [line.split("]")[1].split()[0] for line in stage.printed.splitlines() if line.startswith("[round")]
-    assert begun == [name for number in range(3) for name in order(["a", "b", "c"], number, 1)]
+    assert {record.status for record in saved} == {"complete"}
+    started = [line.split("]")[1].split()[0] for line in stage.printed.splitlines() if line.startswith("[round")]
+    assert started == [name for number in range(3) for name in order(["a", "b", "c"], number, 1)]
     assert json.loads((stage.results / "sweep.json").read_text())["seed"] == 1
     lines = stage.order()
     assert [(line.round, line.variant) for line in lines] == [
@@ -148,7 +148,7 @@ def test_every_round_measures_every_variant_once_in_a_process_of_its_own(tmp_pat
     assert {line.worker for line in lines} == {None}
 
 
-def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=5)
     assert stage.sweep(dry_run=True) == []
     assert "plan: 5 rounds of a, b" in stage.printed
@@ -158,33 +158,31 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shared_imports", "minutes"), [(False, 14), (True, 12)])
-def test_the_first_guess_counts_imports_once_a_round_where_they_are_shared(
-    shared_imports: bool, minutes: int, tmp_path: Path
-) -> None:
+def test_first_guess_counts_shared_imports_once_per_round(shared_imports: bool, minutes: int, tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b", "c", "d"], rounds=5)
     assert stage.sweep(dry_run=True, shared_imports=shared_imports) == []
     assert f"20 processes, 40 cells, first guess: about {minutes} min" in stage.printed
 
 
-def test_the_line_of_a_cell_comes_before_that_of_the_profile(tmp_path: Path) -> None:
+def test_cell_is_printed_before_the_profile(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], is_profiled=True)
     assert stage.sweep() == []
     assert stage.printed.index("26 x 50: ") < stage.printed.index("profiling one generation")
 
 
-def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
+def test_resume_with_more_rounds_reuses_existing_records(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--runs", "2")
     first = {record.run_id for record in stage.records()}
     assert stage.sweep(resume=True, rounds=3) == []
-    # The recorded process took less than a second, against 40 s of the first guess.
+    # The recorded process took less than a second; the first guess is 40 s.
     assert "2 of 6 cells are there already; first guess: less than a minute to go" in stage.printed
     assert len(stage.records()) == 3
     assert json.loads((stage.results / "sweep.json").read_text())["rounds"] == 3
     assert first < {record.run_id for record in stage.records()}
 
 
-def test_resume_repeats_the_arguments_that_it_is_not_given(tmp_path: Path) -> None:
+def test_resume_repeats_omitted_arguments(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b", "c"])
     stage.sweep("b", "--runs", "2")
     stage.sweep(resume=True)
@@ -193,7 +191,7 @@ def test_resume_repeats_the_arguments_that_it_is_not_given(tmp_path: Path) -> No
     assert [cell[1] for cell in stage.cells()] == ["a", "a", "b", "b"]
 
 
-def test_a_second_resume_repeats_the_last_request(tmp_path: Path) -> None:
+def test_second_resume_repeats_the_latest_arguments(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--runs", "2")
     stage.sweep("a", "--runs", "2", "--warmup", "4", str(stage.results), resume=True, output=None)
@@ -203,7 +201,7 @@ def test_a_second_resume_repeats_the_last_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "--verbose"])
-def test_how_much_is_printed_is_no_other_sweep(tmp_path: Path, flag: str) -> None:
+def test_verbosity_options_do_not_change_the_sweep(tmp_path: Path, flag: str) -> None:
     stage = Stage(tmp_path, variants=["a", "b"])
     stage.sweep("a", "--warmup", "4", flag)
     stage.sweep(flag, resume=True)
@@ -213,7 +211,7 @@ def test_how_much_is_printed_is_no_other_sweep(tmp_path: Path, flag: str) -> Non
     assert json.loads((stage.results / "sweep.json").read_text())["arguments"] == ["a", "--warmup", "4"]
 
 
-def test_options_that_replace_earlier_ones_are_reported(tmp_path: Path) -> None:
+def test_replaced_options_are_reported(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"])
     stage.sweep("a", "--runs", "2")
     stage.sweep("--warmup", "4", resume=True)
@@ -222,7 +220,7 @@ def test_options_that_replace_earlier_ones_are_reported(tmp_path: Path) -> None:
     assert "replaces" not in stage.printed
 
 
-def test_the_sweep_file_names_the_baseline(tmp_path: Path) -> None:
+def test_sweep_file_contains_the_baseline(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"], baseline="b")
     stage.sweep()
     file = stage.results / "sweep.json"
@@ -235,7 +233,7 @@ def test_the_sweep_file_names_the_baseline(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["baseline"] == "b"
 
 
-def test_a_shipped_config_is_resumed_by_its_name_and_by_its_path() -> None:
+def test_shipped_config_is_matched_by_name_and_by_path() -> None:
     request = {"arguments": (), "rounds": 5, "seed": 1, "started_at": "now"}
     by_path, by_name = (SweepFile(config=name, **request) for name in ("configs/quickstart.yaml", "quickstart"))
     for sweep in (by_path, by_name):
@@ -244,7 +242,7 @@ def test_a_shipped_config_is_resumed_by_its_name_and_by_its_path() -> None:
         assert not sweep.is_of(Path("qwen3-4b"))
 
 
-def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
+def test_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "one", variants=["a"])
     stage.sweep()
     other = Stage(tmp_path / "two", variants=["a"])
@@ -258,7 +256,7 @@ def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name[:4] for path in stage.results.glob("*.json")) == ["a-ro", "job-"]
 
 
-def test_only_half_written_files_are_removed(tmp_path: Path) -> None:
+def test_only_unfinished_files_are_removed(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.results.mkdir()
     for name in (".notes.md.tmp", f".a-round1.json.x{UNFINISHED}"):
@@ -267,9 +265,7 @@ def test_only_half_written_files_are_removed(tmp_path: Path) -> None:
     assert [path.name for path in stage.results.glob(".*tmp")] == [".notes.md.tmp"]
 
 
-def test_records_of_another_version_of_this_program_are_not_mixed_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_of_another_benchmarker_version_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(tmp_path, variants=["a"])
     monkeypatch.setattr("benchmarker.execution.jobs.__version__", "0.0.9")
     stage.sweep()
@@ -278,7 +274,7 @@ def test_records_of_another_version_of_this_program_are_not_mixed_in(
     assert "0 of 2 cells are there already" in stage.printed
 
 
-def test_a_cell_measured_under_other_circumstances_is_measured_again(tmp_path: Path) -> None:
+def test_cell_from_a_different_environment_is_measured_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep()
     device = stage.environment.device
@@ -297,7 +293,7 @@ def _on_card(stage: Stage, uuid: str) -> None:
     stage.environment = stage.environment.model_copy(update={"device": device})
 
 
-def test_a_round_stays_on_one_card_and_complete_rounds_of_an_equal_card_are_kept(tmp_path: Path) -> None:
+def test_incomplete_round_of_another_gpu_is_measured_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=2, faults=[{"variant": "a", "round": 1, "at": "cell 1", "do": "exit", "times": 1}])
     _on_card(stage, "GPU-1")
     stage.sweep()
@@ -312,20 +308,20 @@ def test_a_round_stays_on_one_card_and_complete_rounds_of_an_equal_card_are_kept
     }
 
 
-def test_an_edited_or_truncated_record_is_reported_and_the_rest_is_used(tmp_path: Path) -> None:
+def test_invalid_records_are_reported_and_valid_records_are_reused(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"])
     stage.sweep()
-    cut, edited, _ = sorted(stage.results.glob("a-round*.json"))
-    cut.write_text(cut.read_text()[:700])
+    truncated, edited, _ = sorted(stage.results.glob("a-round*.json"))
+    truncated.write_text(truncated.read_text()[:700])
     edited.write_text(edited.read_text().replace('"latency_s": 1.01', '"latency_s": "fast"'))
     stage.sweep(resume=True)
-    assert f"{cut}: not valid JSON" in stage.printed
+    assert f"{truncated}: not valid JSON" in stage.printed
     assert f"{edited}: cells[0].samples[1].latency_s: input should be a valid number" in stage.printed
     assert "2 of 6 cells are there already" in stage.printed
     assert len([record for record in stage.records() if record.status == "complete"]) == 3
 
 
-def test_a_cell_with_too_few_samples_is_not_reused(tmp_path: Path) -> None:
+def test_cell_with_too_few_samples_is_not_reused(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50])
     stage.sweep()
     (path,) = stage.results.glob("a-*.json")
@@ -336,7 +332,7 @@ def test_a_cell_with_too_few_samples_is_not_reused(tmp_path: Path) -> None:
     assert "0 of 1 cells are there already" in stage.printed
 
 
-def test_a_broken_sweep_file_costs_the_seed_and_nothing_else(tmp_path: Path) -> None:
+def test_records_are_reused_despite_a_broken_sweep_file(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.sweep()
     (stage.results / "sweep.json").write_text("{")
@@ -345,7 +341,7 @@ def test_a_broken_sweep_file_costs_the_seed_and_nothing_else(tmp_path: Path) -> 
     assert "4 of 4 cells are there already" in stage.printed
 
 
-def test_the_last_sweep_of_the_config_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_finds_the_latest_sweep_of_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     stage = Stage(tmp_path, variants=["a"])
     assert stage.sweep(resume=True, output=None) == []
@@ -360,12 +356,12 @@ def edit_records(stage: Stage, variant: str, **changes: Any) -> None:
 
 
 def resumed(stage: Stage, **settings: Any) -> SweepRequest:
-    words = [str(stage.results)]
+    names = [str(stage.results)]
     options = Options({}, "auto", (), ())
-    return make_request(read_config(stage.config), words, options, Settings(resume=True, **settings))
+    return make_request(read_config(stage.config), names, options, Settings(resume=True, **settings))
 
 
-def test_a_resumed_sweep_keeps_the_settings_that_it_began_with(tmp_path: Path) -> None:
+def test_resumed_sweep_keeps_its_original_settings(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--runs", "2", allow_shared=True, load_timeout_s=9.0, cell_timeout_s=8.0)
     settings = resumed(stage, cell_timeout_s=7.0).settings
@@ -377,7 +373,7 @@ def test_a_resumed_sweep_keeps_the_settings_that_it_began_with(tmp_path: Path) -
     assert (settings.places, settings.runtime_env, settings.shared_imports) == ("ray", Path("a"), True)
 
 
-def test_a_resumed_sweep_imports_libraries_as_it_began(tmp_path: Path) -> None:
+def test_resumed_sweep_keeps_its_import_mode(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.sweep("--runs", "2")
     request = resumed(stage, shared_imports=True)
@@ -390,7 +386,7 @@ def test_a_resumed_sweep_imports_libraries_as_it_began(tmp_path: Path) -> None:
     assert "2 of 4 cells are there already" in stage.printed
 
 
-def test_a_sweep_whose_records_do_not_compare_has_failed(tmp_path: Path) -> None:
+def test_sweep_with_incomparable_records_fails(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=2)
     stage.sweep("--runs", "2")
     edit_records(stage, "a-round2", forked=True)
@@ -399,7 +395,7 @@ def test_a_sweep_whose_records_do_not_compare_has_failed(tmp_path: Path) -> None
     assert "no comparison: these records do not compare: libraries imported is " in stage.printed
 
 
-def test_files_of_other_commands_in_the_folder_are_no_records(tmp_path: Path) -> None:
+def test_unrelated_json_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.results.mkdir()
     (stage.results / "notes.json").write_text("{}")
@@ -409,7 +405,7 @@ def test_files_of_other_commands_in_the_folder_are_no_records(tmp_path: Path) ->
     assert "notes.json" not in stage.printed
 
 
-def test_a_folder_with_records_is_not_mixed_with_a_new_sweep(tmp_path: Path) -> None:
+def test_new_sweep_into_a_folder_with_records_is_refused(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep()
     with pytest.raises(ResultsError, match="there are records already; add --resume to resume that sweep"):
@@ -422,7 +418,7 @@ def _hold(folder: Path) -> None:
         time.sleep(60)
 
 
-def test_a_second_sweep_into_a_folder_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+def test_concurrent_sweep_is_refused_until_the_first_process_ends(tmp_path: Path) -> None:
     holder = multiprocessing.get_context("fork").Process(target=_hold, args=(tmp_path,))
     holder.start()
     while not (tmp_path / "held").exists():
@@ -439,7 +435,7 @@ def test_a_second_sweep_into_a_folder_is_refused_until_the_first_is_dead(tmp_pat
     assert not (tmp_path / LOCK_OWNER).exists()
 
 
-def test_an_abandoned_lock_file_is_taken_over(tmp_path: Path) -> None:
+def test_stale_lock_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text('{"pid": 1')
     (tmp_path / LOCK_OWNER).write_text("process 1 on elsewhere")
     with locked(tmp_path):
@@ -449,28 +445,28 @@ def test_an_abandoned_lock_file_is_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "words"),
+    ("owner", "message"),
     [
         (None, "another sweep is writing there"),
         ("process 7 on elsewhere", r"another sweep \(process 7 on elsewhere\) is writing there"),
     ],
 )
-def test_a_refusal_names_the_process_that_holds_the_folder(tmp_path: Path, owner: str | None, words: str) -> None:
+def test_refusal_names_the_process_that_holds_the_lock(tmp_path: Path, owner: str | None, message: str) -> None:
     with locked(tmp_path):
         (tmp_path / LOCK_OWNER).unlink()
         if owner:
             (tmp_path / LOCK_OWNER).write_text(owner)
-        with pytest.raises(ResultsError, match=words), locked(tmp_path):
+        with pytest.raises(ResultsError, match=message), locked(tmp_path):
             pass
 
 
-def test_a_read_only_folder_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="choose another folder with --output"), locked(tmp_path / "file"):
         pass
 
 
-def test_the_forecast_learns_from_measured_times(tmp_path: Path) -> None:
+def test_forecast_is_updated_with_measured_times(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=4, variants=["a"])
     stage.sweep()
     lines = [line for line in stage.printed.splitlines() if line.startswith("[round")]
@@ -483,12 +479,12 @@ def test_the_forecast_learns_from_measured_times(tmp_path: Path) -> None:
     ]
 
 
-def test_given_up_cells_are_not_counted_and_each_round_ends_with_a_table(tmp_path: Path) -> None:
-    cannot = {"variant": "b", "at": "load", "do": "unsupported"}
-    stage = Stage(tmp_path, rounds=3, variants=["a", "b"], new_tokens=[50], faults=[cannot])
+def test_abandoned_cells_are_not_counted_in_the_progress(tmp_path: Path) -> None:
+    unsupported = {"variant": "b", "at": "load", "do": "unsupported"}
+    stage = Stage(tmp_path, rounds=3, variants=["a", "b"], new_tokens=[50], faults=[unsupported])
     stage.sweep()
-    said = [line.split(" (")[0] for line in stage.printed.splitlines() if line.startswith(("[round", "after"))]
-    assert said == [
+    progress = [line.split(" (")[0] for line in stage.printed.splitlines() if line.startswith(("[round", "after"))]
+    assert progress == [
         "[round 1/3, 1 of 6] a",
         "[round 1/3, 2 of 6] b",
         "after 1 of 3 rounds:",
@@ -498,18 +494,18 @@ def test_given_up_cells_are_not_counted_and_each_round_ends_with_a_table(tmp_pat
     ]
 
 
-def test_cells_that_were_given_up_are_left_out_of_later_rounds() -> None:
+def test_abandoned_cells_are_removed_from_later_rounds() -> None:
     tasks = [Task(1, "a", (0, 1, 2, 3), 1.0), Task(1, "b", (1, 2), 0.5)]
     assert without_given_up(tasks, {("a", 3), ("b", 1), ("b", 2)}) == [Task(1, "a", (0, 1, 2), 0.75)]
 
 
-def test_a_profile_is_made_once_for_a_variant(tmp_path: Path) -> None:
+def test_each_variant_is_profiled_once(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"])
     stage.sweep()
     assert [record.procedure["profile"] for record in stage.records()] == [True, False, False]
 
 
-def test_a_profile_that_a_crash_prevented_is_made_later(tmp_path: Path) -> None:
+def test_profile_is_repeated_after_a_crash(tmp_path: Path) -> None:
     crash = {"variant": "a", "at": "cell 0", "do": "SIGKILL", "times": 1}
     stage = Stage(tmp_path, variants=["a"], rounds=2, faults=[crash])
     stage.sweep()
@@ -520,16 +516,16 @@ def test_a_profile_that_a_crash_prevented_is_made_later(tmp_path: Path) -> None:
     ]
 
 
-def test_options_win_over_the_quality_of_the_config_and_a_resumed_sweep_keeps_them() -> None:
-    given = {(): ("quick", ()), ("--quality", "off"): ("off", ()), ("--tasks", "arc_easy"): ("quick", ("arc_easy",))}
-    for words, expected in given.items():
-        options = split_arguments(words, "generation")[1]
+def test_quality_options_override_the_config_and_are_saved() -> None:
+    cases = {(): ("quick", ()), ("--quality", "off"): ("off", ()), ("--tasks", "arc_easy"): ("quick", ("arc_easy",))}
+    for arguments, expected in cases.items():
+        options = split_arguments(arguments, "generation")[1]
         request = make_request(read_config(Path("quickstart")), ["fp16"], options, Settings())
         quality = request.jobs["fp16"].quality
-        assert ((quality.size, quality.tasks), request.file.arguments) == (expected, ("fp16", *words))
+        assert ((quality.size, quality.tasks), request.file.arguments) == (expected, ("fp16", *arguments))
 
 
-def test_the_table_of_a_round_fits_the_width() -> None:
+def test_live_table_fits_the_terminal_width() -> None:
     table = LiveTable(workload_of("attention"))
     table.rates["naive", 0] = [2.5, 3.5, 3.0]
     table.failures["flash", 1] = "unsupported"

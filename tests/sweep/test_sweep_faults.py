@@ -1,4 +1,4 @@
-"""Every fault really made: what the user sees, that every finished cell survives, and that the rest goes on."""
+"""Injected faults are reported to the user; finished cells are kept and the remaining cells are measured."""
 
 from __future__ import annotations
 
@@ -92,29 +92,31 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[tuple[int, str, int, str]
 
 
 @pytest.mark.parametrize(
-    ("made", "settings", "cells", "said"), TABLE, ids=[f"{row[0].get('do', 'oom')} at {row[0]['at']}" for row in TABLE]
+    ("injected", "settings", "cells", "message"),
+    TABLE,
+    ids=[f"{row[0].get('do', 'oom')} at {row[0]['at']}" for row in TABLE],
 )
-def test_a_fault_is_a_row_and_the_other_cells_are_measured(
-    tmp_path: Path, made: dict[str, Any], settings: dict[str, Any], cells: list[Any], said: str
+def test_fault_is_reported_and_other_cells_are_measured(
+    tmp_path: Path, injected: dict[str, Any], settings: dict[str, Any], cells: list[Any], message: str
 ) -> None:
-    stage = Stage(tmp_path, faults=[made])
+    stage = Stage(tmp_path, faults=[injected])
     assert stage.sweep(**settings)
     assert stage.cells() == sorted([*cells, *OK_OF_B])
-    assert said in " ".join(stage.printed.split())
+    assert message in " ".join(stage.printed.split())
     assert all(len(line) <= FILE_WIDTH for line in stage.printed.splitlines() if line.startswith("failed: "))
     assert "alone: python -m benchmarker.run --config" in stage.printed
     assert "variant" in stage.printed
     assert "decode tok/s" in stage.printed
 
 
-def test_every_record_names_its_sweep_even_if_the_child_died(tmp_path: Path) -> None:
+def test_record_of_a_dead_child_names_its_sweep(tmp_path: Path) -> None:
     stage = Stage(tmp_path, faults=[fault("exit", "load")])
     assert stage.sweep()
-    began = json.loads((stage.results / "sweep.json").read_text())["started_at"]
-    assert {record.sweep for record in stage.records()} == {began}
+    started_at = json.loads((stage.results / "sweep.json").read_text())["started_at"]
+    assert {record.sweep for record in stage.records()} == {started_at}
 
 
-def test_half_a_record_is_reported_and_set_aside(tmp_path: Path) -> None:
+def test_truncated_record_is_reported_and_set_aside(tmp_path: Path) -> None:
     # The sweep must have read the first cell before the record breaks; without it, a second process would start.
     stage = Stage(tmp_path, faults=[fault("work", seconds=1), fault("half a record")])
     assert stage.sweep()
@@ -125,20 +127,20 @@ def test_half_a_record_is_reported_and_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("do", ["hang", "SIGKILL", "segfault"])
-def test_a_fault_that_was_chance_costs_one_more_process(tmp_path: Path, do: str) -> None:
+def test_transient_fault_is_retried_in_one_new_process(tmp_path: Path, do: str) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault(do, times=1)])
     assert stage.sweep(cell_timeout_s=0.5) == []
     assert "once more in a fresh process" in stage.printed
     assert [cell for cell in stage.cells() if cell[3] == "ok"] == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-def test_given_up_cells_are_not_tried_again_in_later_rounds(tmp_path: Path) -> None:
+def test_abandoned_cells_are_not_retried_in_later_rounds(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[fault("segfault", "load")])
     stage.sweep()
     assert (tmp_path / "script.0").read_text() == "xx"
 
 
-def test_an_invalid_cell_is_measured_again_at_most_twice_and_kept(tmp_path: Path) -> None:
+def test_invalid_cell_is_retried_at_most_twice_and_kept(tmp_path: Path) -> None:
     invalid = {"variant": "a", "at": "cell 0", "cell": {"status": "invalid", "reason": "49 tokens came instead of 50"}}
     stage = Stage(tmp_path / "once", variants=["a"], faults=[{**invalid, "times": 1}])
     assert stage.sweep() == []
@@ -148,7 +150,7 @@ def test_an_invalid_cell_is_measured_again_at_most_twice_and_kept(tmp_path: Path
     assert [cell[3] for cell in stage.cells()] == ["invalid", "invalid", "invalid", "ok"]
 
 
-def test_a_disturbed_record_stays_where_it_is_when_nothing_is_left_to_measure(tmp_path: Path) -> None:
+def test_disturbed_record_is_kept_if_all_cells_are_measured(tmp_path: Path) -> None:
     disturbed = {"status": "invalid", "error_kind": "disturbed", "reason": "other programs took 50 % of the cores"}
     faults = [{"variant": "a", "at": f"cell {at}", "cell": disturbed, "times": 1} for at in (0, 1)]
     stage = Stage(tmp_path, variants=["a"], faults=faults)
@@ -164,7 +166,7 @@ def test_a_disturbed_record_stays_where_it_is_when_nothing_is_left_to_measure(tm
     assert [cell[3] for cell in stage.cells()] == ["ok", "ok"]
 
 
-def test_100_mb_of_output_fill_neither_the_disk_nor_the_terminal(tmp_path: Path) -> None:
+def test_100_mb_of_output_are_truncated_in_log_and_terminal(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("flood", "load"), fault("one long line", "cell 0")])
     assert stage.sweep() == []
     (log,) = stage.results.glob("*.log")
@@ -174,12 +176,12 @@ def test_100_mb_of_output_fill_neither_the_disk_nor_the_terminal(tmp_path: Path)
     assert f"... the rest is in {log}" in " ".join(stage.printed.split())
 
 
-def test_a_grandchild_that_holds_the_output_is_ended_with_its_parent(tmp_path: Path) -> None:
+def test_grandchild_holding_the_output_ends_with_its_parent(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("grandchild", "load")])
     assert stage.sweep() == []
 
 
-def test_a_childs_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_child_are_removed(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("control codes", "load")])
     stage.sweep()
     assert "cleared" in stage.printed
@@ -187,7 +189,7 @@ def test_a_childs_control_characters_do_not_reach_the_terminal(tmp_path: Path) -
     assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in stage.printed
 
 
-def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_the_child_and_finished_cells_are_compared(tmp_path: Path) -> None:
     stage = Stage(tmp_path, faults=[{"variant": name, "at": "cell 1", "do": "interrupt"} for name in "ab"])
     with pytest.raises(KeyboardInterrupt):
         stage.sweep()
@@ -201,9 +203,9 @@ def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: 
 
 def test_sigterm_ends_a_sweep_like_ctrl_c(tmp_path: Path) -> None:
     stage = Stage(tmp_path, faults=[{"variant": name, "at": "cell 1", "do": "terminate"} for name in "ab"])
-    with pytest.raises(SystemExit) as ended, one_line_errors():
+    with pytest.raises(SystemExit) as raised, one_line_errors():
         stage.sweep()
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert raised.value.code == 128 + signal.SIGTERM
     assert psutil.Process().children() == []
     assert [cell[2:] for cell in stage.cells()] == [(50, "ok")]
     assert stage.records()[0].status == "interrupted"
@@ -212,7 +214,7 @@ def test_sigterm_ends_a_sweep_like_ctrl_c(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_ctrl_c_just_after_the_start_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_after_the_start_leaves_no_child_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child.Log, "follow", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Stage(tmp_path).sweep()
@@ -223,7 +225,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
+def test_printed_resume_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "two words", variants=["a"], faults=[fault("hang")])
     stage.sweep(timeout_s=0.6, shared_imports=True)
     (line,) = [line for line in stage.printed.splitlines() if line.startswith("resume with: ")]
@@ -231,7 +233,7 @@ def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     assert shlex.split(line)[2:] == ["benchmarker", "sweep", str(stage.config), *resume]
 
 
-def test_the_time_limit_ends_the_sweep_and_resume_measures_the_rest(tmp_path: Path) -> None:
+def test_time_limit_ends_the_sweep_and_resume_completes_it(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("hang", times=1)])
     assert stage.sweep(timeout_s=0.6)
     assert stage.cells() == [(0, "a", 50, "ok")]
@@ -241,17 +243,17 @@ def test_the_time_limit_ends_the_sweep_and_resume_measures_the_rest(tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_a_parent_killed_between_two_writes_loses_nothing_that_was_finished(tmp_path: Path, number: int) -> None:
+def test_parent_killed_between_two_writes_loses_no_finished_cell(tmp_path: Path, number: int) -> None:
     stage = Stage(tmp_path, faults=[fault("exit", times=1)])
-    ended = stage.sweep_apart(killed_at_write(number))
-    assert ended in (-signal.SIGKILL, 0)
+    exit_code = stage.sweep_apart(killed_at_write(number))
+    assert exit_code in (-signal.SIGKILL, 0)
     before = {
         (record.run_id, cell.new_tokens)
         for record in (stage.records() if any(stage.results.glob("?-round*.json")) else [])
         for cell in record.cells
         if cell.status == "ok"
     }
-    # Killed early, it leaves the fault for the first resumed sweep.
+    # A sweep that is killed early leaves the fault to the first resumed sweep.
     if stage.sweep(resume=True):
         assert stage.sweep(resume=True) == []
     ok = [
@@ -259,17 +261,17 @@ def test_a_parent_killed_between_two_writes_loses_nothing_that_was_finished(tmp_
     ]
     assert before <= set(ok)
     assert len(ok) == 4
-    # A lock file that is removed could be held by two at once.
+    # The lock file is never removed, because two processes could then hold the lock.
     assert [path.name for path in stage.results.glob(".*")] == [LOCK]
 
 
 @pytest.mark.parametrize("at", ["start", "load", "cell 0", "cell 1", "end"])
-def test_a_parent_and_child_killed_together_lose_the_running_cell_alone(tmp_path: Path, at: str) -> None:
+def test_killing_parent_and_child_loses_only_the_running_cell(tmp_path: Path, at: str) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("hang", at, times=1)])
 
     def kill_when_it_hangs() -> None:
         def look(*_: object) -> None:
-            # The child counts a fault when it comes to it.
+            # The child writes this file when it reaches the fault.
             if (tmp_path / "script.0").exists():
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -283,7 +285,7 @@ def test_a_parent_and_child_killed_together_lose_the_running_cell_alone(tmp_path
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-def test_a_full_disk_ends_the_sweep_with_one_line_and_the_saved_records_are_compared(
+def test_full_disk_ends_the_sweep_and_saved_records_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, rounds=2, faults=[fault("exit", "start", variant=name, round=1) for name in "ab"])
@@ -300,9 +302,7 @@ def test_a_full_disk_ends_the_sweep_with_one_line_and_the_saved_records_are_comp
     assert "decode tok/s" in stage.printed
 
 
-def test_a_disk_that_is_full_before_the_first_record_is_the_only_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_full_before_the_first_record_is_the_only_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise ResultsError("order.jsonl: not saved: the disk is full")
 
@@ -314,7 +314,7 @@ def test_a_disk_that_is_full_before_the_first_record_is_the_only_error(
     assert "no records there" not in stage.printed
 
 
-def test_a_disk_that_really_fills_up_keeps_every_finished_record(tmp_path: Path) -> None:
+def test_full_file_system_keeps_every_finished_record(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size=64k none {disk}"
@@ -322,16 +322,16 @@ def test_a_disk_that_really_fills_up_keeps_every_finished_record(tmp_path: Path)
     try:
         subprocess.run([*namespace, mount], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no file system can be mounted here, not even in a namespace of its own")
+        pytest.skip("cannot mount a file system, not even in a new user namespace")
     python = f"{mount} && {sys.executable} -m tests.faults.full_disk {disk}"
-    done = subprocess.run([*namespace, python], capture_output=True, text=True, check=True)
-    rounds = int(done.stdout.rsplit("whole records: ", 1)[1])
+    process = subprocess.run([*namespace, python], capture_output=True, text=True, check=True)
+    rounds = int(process.stdout.rsplit("whole records: ", 1)[1])
     assert rounds > 1
-    assert f"{rounds} processes a variant" in " ".join(done.stdout.split())
-    assert "not saved: the disk is full; make room or choose another folder with --output" in done.stdout
+    assert f"{rounds} processes a variant" in " ".join(process.stdout.split())
+    assert "not saved: the disk is full; make room or choose another folder with --output" in process.stdout
 
 
-def test_a_limit_on_file_size_is_one_line_and_costs_no_finished_cell(tmp_path: Path) -> None:
+def test_file_size_limit_is_reported_and_keeps_finished_cells(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep()
     stage.rounds = 2
@@ -347,7 +347,7 @@ def test_a_limit_on_file_size_is_one_line_and_costs_no_finished_cell(tmp_path: P
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_unwritable_folder_is_refused_before_any_process(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     stage = Stage(tmp_path / "home")
     with pytest.raises(ResultsError, match=r"results cannot be written there .* choose another folder with --output"):
@@ -357,34 +357,36 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_runs(tmp_
 
 
 WRITTEN = ["results"]
-"""The stage's own file, and the sweep's folder."""
+"""Content of the stage's folder after a sweep, without .json and .yaml files."""
 NAMES = ["../../escape", "a|b", "two\nlines", "\x1b[31mred\x1b[0m", "x" * 80, "a b;rm -rf /"]
 
 
-def test_no_name_leaves_the_folder_or_breaks_the_table(tmp_path: Path) -> None:
+def test_hostile_variant_names_stay_in_the_folder_and_the_table(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=NAMES, new_tokens=[50])
     assert stage.sweep() == []
     assert {record.variant.name for record in stage.records()} == set(NAMES)
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in (".json", ".yaml")) == WRITTEN
-    # One line a variant, each with its rate at its end: no name breaks its row.
+    # Each variant has one line of the table, with its rate after its name.
     for name in ("a|b", "two lines", "red", "a b;rm -rf /"):
         assert re.search(rf"^{re.escape(name)} +[0-9.]+ ", stage.printed, re.MULTILINE), name
     assert "\x1b" not in stage.printed
 
 
-def test_a_name_of_300_characters_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_name_of_300_characters_is_refused_with_its_config_key(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"variants\[0\]\.name: string should have at most 80 characters"):
         Stage(tmp_path, variants=["n" * 300]).sweep()
 
 
 @pytest.mark.parametrize("model", ["../../../etc", "m" * 300, "a|b\n\x1b[31m"])
-def test_no_model_id_leaves_the_results_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+def test_hostile_model_ids_stay_in_the_results_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
     (tmp_path / "deep" / "down").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "down")
     monkeypatch.setattr("benchmarker.sweep.run_sweep.check_models", lambda jobs: None)  # The models do not exist.
     stage = Stage(tmp_path / "home", variants=["a"], new_tokens=[50], model=model)
     assert stage.sweep(output=None) == []
-    (found,) = tmp_path.rglob("sweep.json")
-    inside = found.relative_to(tmp_path / "deep" / "down" / "results")
-    assert len(inside.parts) == 4
+    (sweep_file,) = tmp_path.rglob("sweep.json")
+    relative = sweep_file.relative_to(tmp_path / "deep" / "down" / "results")
+    assert len(relative.parts) == 4
     assert "\x1b" not in stage.printed

@@ -1,4 +1,4 @@
-"""The board beside a measurement: what its readings say of the cell."""
+"""Readings of the GPU during a measurement decide whether a cell is valid."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.fakes import FakeGpu
 from tests.faults.stage import Stage
 
 
-class ShownGpu(FakeGpu):
-    """A GPU that reads the same for ever; or one thing after another, and then the last."""
+class ScriptedGpu(FakeGpu):
+    """GPU with a sequence of readings, of which the last one repeats."""
 
     def __init__(self, *states: GpuState) -> None:
         self.show(*states)
@@ -41,9 +41,9 @@ def reading(clock: int = 1980, temperature: float = 40.0, power: float = 300.0, 
     return GpuState(0.0, clock, temperature, power, frozenset(throttled_by))
 
 
-def test_many_readings_become_one() -> None:
-    taken = [reading(1980, 40, 300), reading(1950, 45, 400, "power_cap"), reading(1900, 44, 500)]
-    assert conditions_of(taken, full_clock_mhz=1980) == Conditions(
+def test_readings_are_combined_to_conditions() -> None:
+    readings = [reading(1980, 40, 300), reading(1950, 45, 400, "power_cap"), reading(1900, 44, 500)]
+    assert conditions_of(readings, full_clock_mhz=1980) == Conditions(
         samples=3,
         sm_clock_mhz=1950,
         sm_clock_full_mhz=1980,
@@ -56,7 +56,7 @@ def test_many_readings_become_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "why"),
+    ("conditions", "reason"),
     [
         (Conditions(samples=9), None),
         (Conditions(samples=9, throttled_by=("power_cap",)), None),
@@ -79,11 +79,11 @@ def test_many_readings_become_one() -> None:
         ),
     ],
 )
-def test_only_external_conditions_make_a_cell_invalid(seen: Conditions, why: tuple[str, str] | None) -> None:
-    assert why_invalid(seen) == why
+def test_external_conditions_make_a_cell_invalid(conditions: Conditions, reason: tuple[str, str] | None) -> None:
+    assert why_invalid(conditions) == reason
 
 
-def test_an_engine_in_a_process_of_its_own_is_no_other_program() -> None:
+def test_process_of_an_engine_is_not_a_foreign_process() -> None:
     assert why_invalid(Conditions(samples=9, processes=2), own_processes=2) is None
     assert why_invalid(Conditions(samples=9, processes=3), own_processes=2) == (
         "shared_device",
@@ -91,29 +91,29 @@ def test_an_engine_in_a_process_of_its_own_is_no_other_program() -> None:
     )
 
 
-def test_readings_are_taken_in_the_background_and_found_by_their_time() -> None:
-    monitor = Monitor(ShownGpu(reading()))
+def test_background_readings_are_selected_by_time() -> None:
+    monitor = Monitor(ScriptedGpu(reading()))
     started = time.time()
     with monitor.running():
         time.sleep(0.55)
-    seen = monitor.between(started, time.time())
-    assert seen
-    assert 3 <= seen.samples <= 6
+    conditions = monitor.between(started, time.time())
+    assert conditions
+    assert 3 <= conditions.samples <= 6
     assert monitor.between(started - 10, started - 5) is None
 
 
-def test_a_cell_between_two_readings_has_both() -> None:
-    monitor = Monitor(ShownGpu(reading()))
+def test_cell_between_two_readings_uses_both() -> None:
+    monitor = Monitor(ScriptedGpu(reading()))
     with monitor.running():
         time.sleep(0.55)
     start_s = time.time() - 0.3
-    seen = monitor.between(start_s, start_s + 1e-6)
-    assert seen
-    assert seen.samples >= 2
+    conditions = monitor.between(start_s, start_s + 1e-6)
+    assert conditions
+    assert conditions.samples >= 2
 
 
-def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = ShownGpu(reading(temperature=40))
+def test_cool_down_waits_for_the_initial_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = ScriptedGpu(reading(temperature=40))
     monitor = Monitor(gpu)
     with monitor.running():
         time.sleep(0.25)
@@ -126,9 +126,9 @@ def test_a_hot_board_is_left_to_cool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [1.0, 1.0]
 
 
-def test_a_board_that_was_hot_for_hours_is_left_to_cool_to_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cool_down_uses_the_first_reading_after_it_was_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.hardware.monitor.CAPACITY", 1)
-    gpu = ShownGpu(reading(temperature=40), reading(temperature=80))
+    gpu = ScriptedGpu(reading(temperature=40), reading(temperature=80))
     monitor = Monitor(gpu)
     with monitor.running():
         time.sleep(0.35)
@@ -139,35 +139,35 @@ def test_a_board_that_was_hot_for_hours_is_left_to_cool_to_where_it_began(monkey
     assert slept == [1.0]
 
 
-class BrokenGpu(ShownGpu):
-    """A GPU that answers a few times, and then no more."""
+class BrokenGpu(ScriptedGpu):
+    """GPU that raises an error at its last reading."""
 
     def state(self) -> GpuState:
         if len(self._states) == 1:
-            raise AttributeError("no such question")
+            raise AttributeError("no such attribute")
         return super().state()
 
 
-def test_a_gpu_that_can_no_longer_be_read_is_reported_once_and_the_sweep_continues(tmp_path: Path) -> None:
+def test_unreadable_gpu_is_reported_once_and_the_sweep_continues(tmp_path: Path) -> None:
     work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
     monitor = Monitor(BrokenGpu(reading(), reading(), reading()))
     stage = Stage(tmp_path, rounds=2, faults=[work], find_monitor=lambda surroundings: monitor)
     assert stage.sweep() == []
     problem = (
-        "the board cannot be read (AttributeError: no such question); "
+        "the board cannot be read (AttributeError: no such attribute); "
         "clocks and throttling are not watched from here on"
     )
     assert " ".join(stage.printed.split()).count(problem) == 1
     monitor.cool_down()
 
 
-def test_a_cpu_and_a_machine_without_the_driver_have_no_monitor() -> None:
+def test_cpu_and_missing_driver_have_no_monitor() -> None:
     assert find_monitor(records.cpu_environment()) is None
     assert find_monitor(records.environment(device={"uuid": "GPU-0"})) is None
 
 
 class FakeNvml:
-    """As much of pynvml as is asked."""
+    """Functions of pynvml that the monitor calls."""
 
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
@@ -198,14 +198,14 @@ class FakeNvml:
         return [SimpleNamespace(pid=7)]
 
 
-def test_nvml_speaks_in_bits_and_milliwatts_and_may_not_know() -> None:
+def test_nvml_values_are_converted_and_may_be_missing() -> None:
     gpu = NvidiaGpu(FakeNvml(), "card")
     assert gpu.full_clock_mhz() is None
     expected = reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
     assert replace(gpu.state(), time_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
 
 
-def test_a_driver_without_any_value_does_not_rule_out_throttling() -> None:
+def test_driver_without_values_leaves_throttling_unknown() -> None:
     class Mute(FakeNvml):
         def __getattribute__(self, name: str) -> Any:
             attribute = super().__getattribute__(name)
@@ -214,24 +214,24 @@ def test_a_driver_without_any_value_does_not_rule_out_throttling() -> None:
         def refuse(self, *arguments: object) -> None:
             raise self.NVMLError
 
-    seen = conditions_of([NvidiaGpu(Mute(), "card").state()], full_clock_mhz=None)
-    assert seen == Conditions(samples=1, throttled_by=None)
-    assert why_invalid(seen) is None
+    conditions = conditions_of([NvidiaGpu(Mute(), "card").state()], full_clock_mhz=None)
+    assert conditions == Conditions(samples=1, throttled_by=None)
+    assert why_invalid(conditions) is None
 
 
 def test_throttling_between_two_readings_is_detected() -> None:
-    taken = [replace(reading(), held_ns={"thermal": 5_000, "power_cap": 7})] + 3 * [
+    readings = [replace(reading(), held_ns={"thermal": 5_000, "power_cap": 7})] + 3 * [
         replace(reading(), held_ns={"thermal": 9_000, "power_cap": 7})
     ]
-    assert conditions_of(taken, full_clock_mhz=None) == Conditions(
+    assert conditions_of(readings, full_clock_mhz=None) == Conditions(
         samples=4, sm_clock_mhz=1980, temperature_c=40.0, power_w=300.0, throttled_by=("thermal",)
     )
 
 
-def test_a_throttled_cell_is_measured_again_with_its_reason(tmp_path: Path) -> None:
+def test_throttled_cell_is_measured_again_with_its_reason(tmp_path: Path) -> None:
     hot = [reading(1980, 40, 300.0, "hardware_thermal")] * 3
     work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
-    gpu = ShownGpu(*hot, reading(1980, 40, 300.0, "power_cap"))
+    gpu = ScriptedGpu(*hot, reading(1980, 40, 300.0, "power_cap"))
     stage = Stage(
         tmp_path, variants=["a"], new_tokens=[50], faults=[work], find_monitor=lambda surroundings: Monitor(gpu)
     )
@@ -244,24 +244,22 @@ def test_a_throttled_cell_is_measured_again_with_its_reason(tmp_path: Path) -> N
 
 
 def throttled(environment: object) -> Monitor:
-    return Monitor(ShownGpu(reading(1980, 90, 300.0, "hardware_thermal")))
+    return Monitor(ScriptedGpu(reading(1980, 90, 300.0, "hardware_thermal")))
 
 
 def cool(environment: object) -> Monitor:
-    return Monitor(ShownGpu(reading()))
+    return Monitor(ScriptedGpu(reading()))
 
 
 SLOW = {"variant": "a", "at": "cell 0", "do": "slow"}
 LONG_ENOUGH = [SLOW, {**SLOW, "at": "cell 1"}]
-"""For every cell to be seen by the monitor."""
+"""Each cell lasts until the monitor has a reading."""
 
 
 @pytest.mark.parametrize(
     ("stop", "settings"), [("hang", {"timeout_s": 2.0}), ("interrupt", {})], ids=["--timeout", "Ctrl-C"]
 )
-def test_a_throttled_cell_is_invalid_also_when_the_sweep_is_stopped(
-    tmp_path: Path, stop: str, settings: dict[str, float]
-) -> None:
+def test_throttled_cell_of_a_stopped_sweep_is_invalid(tmp_path: Path, stop: str, settings: dict[str, float]) -> None:
     end = {"variant": "a", "at": "cell 1", "do": stop, "times": 1}
     stage = Stage(tmp_path, variants=["a"], find_monitor=throttled, faults=[SLOW, end])
     with contextlib.suppress(KeyboardInterrupt):
@@ -277,7 +275,7 @@ def test_a_throttled_cell_is_invalid_also_when_the_sweep_is_stopped(
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-def test_a_cell_that_a_killed_sweep_never_judged_is_measured_again(tmp_path: Path) -> None:
+def test_cell_without_conditions_is_measured_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=LONG_ENOUGH)
     stage.sweep()
     stage.find_monitor = cool
@@ -291,7 +289,7 @@ def test_a_cell_that_a_killed_sweep_never_judged_is_measured_again(tmp_path: Pat
     assert "2 of 2 cells are there already" in stage.printed
 
 
-def test_of_a_record_that_was_judged_in_part_the_rest_is_no_longer_counted(tmp_path: Path) -> None:
+def test_cells_without_conditions_in_a_partly_judged_record_are_repeated(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], find_monitor=cool, faults=LONG_ENOUGH)
     stage.sweep()
     (path,) = stage.results.glob("a-*.json")

@@ -1,4 +1,4 @@
-"""The page at the end of a sweep: where it is, and that a failure to draw it undoes nothing."""
+"""A sweep ends with a report; a failure to draw the report does not fail the sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarker.cli.sweep_command import REPORT
 from tests.faults.stage import Stage
 
 
-def test_a_sweep_writes_its_report_and_prints_the_path(tmp_path: Path) -> None:
+def test_sweep_writes_a_report_and_prints_its_path(tmp_path: Path) -> None:
     stage = Stage(tmp_path, report=REPORT)
     assert stage.sweep() == []
     page = tmp_path / "results" / "report.html"
@@ -16,7 +16,7 @@ def test_a_sweep_writes_its_report_and_prints_the_path(tmp_path: Path) -> None:
     assert "<title>Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3</title>" in page.read_text()
 
 
-def test_a_report_that_cannot_be_drawn_does_not_fail_the_sweep(tmp_path: Path) -> None:
+def test_failed_report_does_not_fail_the_sweep(tmp_path: Path) -> None:
     stage = Stage(tmp_path, report=("sh", "-c", "echo 'ValueError: no colour' >&2; exit 1"))
     assert stage.sweep() == []
     assert "no report: ValueError: no colour; try again with: benchmarker report" in stage.printed

@@ -1,6 +1,6 @@
-"""Faults with each kind of worker: children of this process, cards of this host, and tasks on Ray.
+"""Faults with each kind of worker: children of this process, GPUs of this host, and tasks on Ray.
 
-The cards of this host are simulated: the fake child does not use one.
+The GPUs of this host are simulated: the fake child does not use one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _cluster_of_ray(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("cluster")
 
 
-def fault(deed: str, at: str = "cell 1", **more: Any) -> dict[str, Any]:
-    return {"variant": "a", "at": at, "do": deed, **more}
+def fault(action: str, at: str = "cell 1", **more: Any) -> dict[str, Any]:
+    return {"variant": "a", "at": at, "do": action, **more}
 
 
 def workers_of_rounds(stage: Stage) -> dict[int, set[str | None]]:
@@ -51,7 +51,7 @@ def workers_of_rounds(stage: Stage) -> dict[int, set[str | None]]:
 
 
 @pytest.mark.parametrize("places", ALL)
-def test_a_killed_child_costs_one_more_process(tmp_path: Path, places: str | None) -> None:
+def test_killed_child_is_replaced_by_one_process(tmp_path: Path, places: str | None) -> None:
     stage = Stage(tmp_path, rounds=2, faults=[fault("SIGKILL", round=1, times=1)])
     assert stage.sweep(places=places) == []
     assert "crashed: the process died of SIGKILL; once more in a fresh process" in stage.printed
@@ -64,7 +64,7 @@ def test_a_killed_child_costs_one_more_process(tmp_path: Path, places: str | Non
 
 
 @pytest.mark.parametrize("places", ALL)
-def test_a_config_that_is_edited_during_the_sweep_changes_nothing(tmp_path: Path, places: str | None) -> None:
+def test_config_edited_during_the_sweep_has_no_effect(tmp_path: Path, places: str | None) -> None:
     words = ("quant: fp16", "quant: bnb4")
     edit = fault("edit", "cell 0", round=0, file=str(tmp_path / "config.yaml"), words=words, times=1)
     stage = Stage(tmp_path, variants=["a"], rounds=2, faults=[edit])
@@ -74,7 +74,7 @@ def test_a_config_that_is_edited_during_the_sweep_changes_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize("places", ALL)
-def test_a_second_sweep_in_the_folder_is_refused(tmp_path: Path, places: str | None) -> None:
+def test_second_sweep_in_the_folder_is_refused(tmp_path: Path, places: str | None) -> None:
     stage = Stage(tmp_path)
     with (
         locked(stage.results),
@@ -86,7 +86,7 @@ def test_a_second_sweep_in_the_folder_is_refused(tmp_path: Path, places: str | N
 
 
 @pytest.mark.parametrize("places", THIS_HOST)
-def test_a_full_disk_ends_the_sweep_with_one_line_and_keeps_finished_cells(tmp_path: Path, places: str | None) -> None:
+def test_file_size_limit_ends_the_sweep_and_keeps_finished_cells(tmp_path: Path, places: str | None) -> None:
     stage = Stage(tmp_path, variants=["a"], rounds=2)
     stage.sweep(rounds=1, places=places)
 
@@ -99,7 +99,7 @@ def test_a_full_disk_ends_the_sweep_with_one_line_and_keeps_finished_cells(tmp_p
 
 
 def when_it_hangs(home: Path, action: Any) -> Any:
-    """Return a function that does something in the main thread as soon as the child hangs."""
+    """Return a function that calls the action in the main thread as soon as the child hangs."""
 
     def install() -> None:
         def look(*_: object) -> None:
@@ -122,7 +122,7 @@ def interrupt() -> None:
 
 
 @pytest.mark.parametrize("places", THIS_HOST)
-def test_a_killed_worker_loses_no_finished_cell_and_leaves_nothing_running(tmp_path: Path, places: str | None) -> None:
+def test_killed_worker_loses_no_finished_cell_and_leaves_no_process(tmp_path: Path, places: str | None) -> None:
     # On this host, the workers are threads: the sweep itself is killed.
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[fault("hang", round=2, times=1)])
     assert stage.sweep_apart(when_it_hangs(tmp_path, kill), places=places) == -signal.SIGKILL
@@ -137,7 +137,7 @@ def test_a_killed_worker_loses_no_finished_cell_and_leaves_nothing_running(tmp_p
 
 
 @pytest.mark.parametrize("places", THIS_HOST)
-def test_ctrl_c_leaves_nothing_running_and_keeps_the_finished_cells(tmp_path: Path, places: str | None) -> None:
+def test_ctrl_c_leaves_no_process_and_keeps_finished_cells(tmp_path: Path, places: str | None) -> None:
     stage = Stage(tmp_path, rounds=2, variants=["a"], faults=[fault("hang", round=1)])
     assert stage.sweep_apart(when_it_hangs(tmp_path, interrupt), places=places) == 1
     assert "KeyboardInterrupt" in (tmp_path / "traceback").read_text()
@@ -146,14 +146,14 @@ def test_ctrl_c_leaves_nothing_running_and_keeps_the_finished_cells(tmp_path: Pa
     assert "resume with: benchmarker sweep" in stage.printed
 
 
-def test_each_card_measures_entire_rounds(tmp_path: Path) -> None:
+def test_each_gpu_measures_entire_rounds(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=4)
     assert stage.sweep(places=TWO) == []
     assert [cell[3] for cell in stage.cells()] == ["ok"] * 16
     workers = workers_of_rounds(stage)
     assert sorted(workers) == [0, 1, 2, 3]
-    # The second round of a pair runs backwards on the same card, so that a drift within the two cancels. On a busy
-    # computer, one card may overtake the other by an entire round.
+    # The second round of a pair runs in reverse order on the same GPU, so that a drift within the pair cancels. On a
+    # busy host, one GPU may overtake the other by an entire round.
     if sorted(Counter(worker for (worker,) in workers.values()).values()) == [2, 2]:
         assert workers[0] == workers[1]
     assert "4 rounds took" in stage.printed
@@ -162,7 +162,7 @@ def test_each_card_measures_entire_rounds(tmp_path: Path) -> None:
     assert {line.worker for line in stage.order()} == {"local:0", "local:1"}
 
 
-def test_a_worker_is_prepared_and_measured_on_the_same_cores(tmp_path: Path) -> None:
+def test_worker_is_prepared_and_measured_on_the_same_cores(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=4, variants=["a"])
     # The number of cores is part of a cell's key, so that a worker prepared on other cores would be refused.
     note = "grep Cpus_allowed_list /proc/self/status >>"
@@ -174,14 +174,14 @@ def test_a_worker_is_prepared_and_measured_on_the_same_cores(tmp_path: Path) -> 
     assert len(prepared) == min(2, len(os.sched_getaffinity(0)))
 
 
-def test_the_records_of_a_card_equal_those_without_places_but_for_the_worker(tmp_path: Path) -> None:
+def test_records_with_and_without_places_differ_only_in_the_worker(tmp_path: Path) -> None:
     alone, card = Stage(tmp_path / "alone"), Stage(tmp_path / "card")
     alone.sweep()
     card.sweep(places="local:0")
-    own = {"run_id", "started_at", "opened_at", "sweep", "place", "reproduce"}
+    allowed = {"run_id", "started_at", "opened_at", "sweep", "place", "reproduce"}
     for first, second in zip(alone.records(), card.records(), strict=True):
         changed = {name for name in type(first).model_fields if getattr(first, name) != getattr(second, name)}
-        assert changed <= own | {"cells"}
+        assert changed <= allowed | {"cells"}
         assert [cell.key for cell in first.cells] == [cell.key for cell in second.cells]
         assert second.place == "local:0"
         assert all(cell.flags == () for cell in second.cells)
@@ -195,13 +195,13 @@ def test_the_records_of_a_card_equal_those_without_places_but_for_the_worker(tmp
         ("ray", 4, "at ray: one round at a time for each GPU; the guess is for one GPU"),
     ],
 )
-def test_the_plan_describes_the_workers(tmp_path: Path, places: str, rounds: int, expected: str) -> None:
+def test_plan_describes_the_workers(tmp_path: Path, places: str, rounds: int, expected: str) -> None:
     stage = Stage(tmp_path, rounds=rounds)
     stage.sweep(places=places, dry_run=True)
     assert expected in stage.printed
 
 
-def test_rounds_on_several_cards_take_as_long_as_the_card_with_most_rounds(tmp_path: Path) -> None:
+def test_forecast_is_that_of_the_gpu_with_most_rounds(tmp_path: Path) -> None:
     def minutes(**settings: Any) -> int:
         stage = Stage(tmp_path / str(settings), rounds=30)
         stage.sweep(dry_run=True, **settings)
@@ -212,7 +212,7 @@ def test_rounds_on_several_cards_take_as_long_as_the_card_with_most_rounds(tmp_p
     assert minutes(places="local:0,1,2,3") == pytest.approx(alone * 8 / 30, abs=1)
 
 
-def test_an_incomplete_round_of_another_card_is_measured_again(tmp_path: Path) -> None:
+def test_incomplete_round_of_another_gpu_is_measured_again(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=2)
     stage.sweep()
     next(stage.results.glob("b-round2*.json")).unlink()
@@ -223,7 +223,7 @@ def test_an_incomplete_round_of_another_card_is_measured_again(tmp_path: Path) -
     assert len(list(stage.results.glob("*.set-aside"))) == 1
 
 
-def test_a_card_continues_its_own_incomplete_round(tmp_path: Path) -> None:
+def test_gpu_continues_its_incomplete_round(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=2)
     stage.sweep(places=TWO)
     before = workers_of_rounds(stage)
@@ -233,7 +233,7 @@ def test_a_card_continues_its_own_incomplete_round(tmp_path: Path) -> None:
     assert workers_of_rounds(stage) == before
 
 
-def test_a_card_unlike_the_first_is_left_out_with_the_difference(tmp_path: Path) -> None:
+def test_gpu_unlike_the_first_is_excluded_with_the_difference(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=2)
     device = stage.environment.device
     older = stage.environment.model_copy(update={"device": device.model_copy(update={"driver": "1.0"})})
@@ -248,7 +248,7 @@ def test_a_card_unlike_the_first_is_left_out_with_the_difference(tmp_path: Path)
     assert workers_of_rounds(stage) == {0: {"local:0"}, 1: {"local:0"}}
 
 
-def test_a_missing_checkpoint_is_reported_before_any_round(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_reported_before_any_round(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.prepare_host = ("sh", "-c", "echo 'error: Qwen/Qwen3-4B: no such folder'; exit 2")
     with pytest.raises(DeviceError, match=r"local:0: Qwen/Qwen3-4B: no such folder$"):
@@ -258,37 +258,37 @@ def test_a_missing_checkpoint_is_reported_before_any_round(tmp_path: Path) -> No
 
 def running_in(folder: Path) -> list[str]:
     """Return the command lines that contain this folder, after the kernel had time to end orphans."""
-    psutil.wait_procs([process for process in psutil.process_iter() if names(process, folder)], timeout=5)
-    return [" ".join(process.cmdline()) for process in psutil.process_iter() if names(process, folder)]
+    psutil.wait_procs([process for process in psutil.process_iter() if mentions(process, folder)], timeout=5)
+    return [" ".join(process.cmdline()) for process in psutil.process_iter() if mentions(process, folder)]
 
 
-def names(process: psutil.Process, folder: Path) -> bool:
+def mentions(process: psutil.Process, folder: Path) -> bool:
     try:
         return process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline())
     except psutil.Error:
         return False
 
 
-@pytest.mark.parametrize("words", ["local", "local:", "local:a", "slurm", "local:0,,1"])
-def test_unknown_workers_are_refused(words: str) -> None:
+@pytest.mark.parametrize("places", ["local", "local:", "local:a", "slurm", "local:0,,1"])
+def test_unknown_workers_are_refused(places: str) -> None:
     with pytest.raises(SpecError, match=r"no such workers; give 'local:0,1'"):
-        local_numbers(words)
+        local_numbers(places)
 
 
-def test_a_card_has_one_worker_and_replaces_the_device_option(tmp_path: Path) -> None:
+def test_duplicate_gpus_and_the_device_option_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="contains a number twice"):
         local_numbers("local:1,1")
     with pytest.raises(SpecError, match=r"--device cuda:1: --places selects the cards"):
         Stage(tmp_path).sweep("--device", "cuda:1", places=TWO)
 
 
-def test_a_worker_sees_one_of_the_cards_that_the_user_sees() -> None:
+def test_visible_card_is_one_of_cuda_visible_devices() -> None:
     assert visible_card(1, None) == "1"
     assert visible_card(1, "4,5") == "5"
     assert visible_card(0, "GPU-aa,GPU-bb") == "GPU-aa"
 
 
-def test_cores_are_split_evenly_and_a_socket_stays_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_split_evenly_and_by_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "topology", lambda core: (core % 2, core))
     assert share_of(range(8), 0, 2) == (0, 2, 4, 6)
     assert share_of(range(8), 1, 2) == (1, 3, 5, 7)
@@ -296,7 +296,7 @@ def test_cores_are_split_evenly_and_a_socket_stays_together(monkeypatch: pytest.
     assert share_of(range(1), 0, 2) == ()
 
 
-def test_a_host_without_a_gpu_measures_on_its_processor_only_on_request(tmp_path: Path) -> None:
+def test_host_without_a_gpu_requires_device_cpu(tmp_path: Path) -> None:
     stage = Stage(tmp_path, environment=records.environment(device={"kind": "cpu", "index": None}))
     with pytest.raises(
         DeviceError, match=r"local:0: this host has no such GPU .*--device cpu measures on its processor"
@@ -306,7 +306,7 @@ def test_a_host_without_a_gpu_measures_on_its_processor_only_on_request(tmp_path
     assert stage.sweep("--device", "cpu", places="local:0") == []
 
 
-def test_sigterm_during_the_preparation_does_not_wait_for_the_other_cards(tmp_path: Path) -> None:
+def test_sigterm_during_preparation_does_not_wait_for_other_gpus(tmp_path: Path) -> None:
     finished = tmp_path / "finished"
     script = f'if [ "$CUDA_VISIBLE_DEVICES" = 0 ]; then kill -TERM $PPID; fi; sleep 10; touch {finished}'
     stage = Stage(tmp_path, prepare_host=("sh", "-c", script))

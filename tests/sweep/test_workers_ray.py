@@ -1,4 +1,4 @@
-"""Sweeps on a real Ray cluster: two hosts on this machine, which claim to have a GPU each."""
+"""Sweeps on Ray: on a fake, and on a cluster of two hosts on this machine with a simulated GPU each."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.sweep.fake_ray import FakeRay, WorkerCrashedError
 from tests.sweep.test_workers import running_in, workers_of_rounds
 
 slow = pytest.mark.slow
-"""Ray is not skipped where it is missing: a run of the slow tests without it fails."""
+"""Slow tests fail without Ray; they are not skipped."""
 
 
 def node(name: str, **resources: float) -> dict[str, Any]:
     return {"NodeID": f"id-of-{name}", "NodeManagerHostname": name, "Alive": True, "Resources": resources}
 
 
-def test_every_gpu_of_a_living_host_is_a_worker_and_the_smallest_host_sets_the_cores() -> None:
+def test_each_gpu_of_an_alive_host_is_a_worker() -> None:
     nodes = [node("head", CPU=8.0), node("big", GPU=2.0, CPU=64.0), node("small", GPU=1.0, CPU=12.0)]
     nodes.append({**node("dead", GPU=8.0, CPU=8.0), "Alive": False})
     assert [worker.name for worker in workers_of(nodes)] == ["big/0", "big/1", "small/0"]
@@ -39,12 +39,12 @@ def test_every_gpu_of_a_living_host_is_a_worker_and_the_smallest_host_sets_the_c
     assert cores_each([node("poor", GPU=4.0, CPU=2.0)]) == 1
 
 
-def test_two_hosts_with_one_name_get_different_names() -> None:
+def test_hosts_with_equal_names_get_different_worker_names() -> None:
     twins = [{**node("twin", GPU=1.0, CPU=1.0), "NodeID": identity} for identity in ("aaaaaaaa", "bbbbbbbb")]
     assert [worker.name for worker in workers_of(twins)] == ["twin-aaaaaa/0", "twin-bbbbbb/0"]
 
 
-def test_rays_environment_is_for_ray(tmp_path: Path) -> None:
+def test_runtime_env_without_ray_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="--runtime-env goes with --places ray"):
         Stage(tmp_path).sweep(places="local:0", runtime_env=tmp_path / "env.yaml")
 
@@ -52,7 +52,7 @@ def test_rays_environment_is_for_ray(tmp_path: Path) -> None:
 @pytest.fixture
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     ray = FakeRay()
-    # A task changes these variables of its process.
+    # Tasks change these environment variables of their process.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", ".")
     monkeypatch.setitem(sys.modules, "ray", ray)
@@ -60,7 +60,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     return ray
 
 
-def test_a_sweep_on_ray_measures_entire_rounds_and_takes_in_their_files(fake_ray: FakeRay, tmp_path: Path) -> None:
+def test_sweep_on_ray_measures_entire_rounds_and_returns_their_files(fake_ray: FakeRay, tmp_path: Path) -> None:
     alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
     alone.sweep()
     assert stage.sweep(places="ray") == []
@@ -72,7 +72,7 @@ def test_a_sweep_on_ray_measures_entire_rounds_and_takes_in_their_files(fake_ray
     assert not fake_ray.is_up
 
 
-def test_a_lost_task_of_ray_costs_its_round_and_given_up_cells_are_known_to_later_rounds(
+def test_round_of_a_lost_task_is_repeated_without_abandoned_cells(
     fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, rounds=3, faults=[{"variant": "a", "at": "load", "do": "unsupported", "round": 0}])
@@ -92,7 +92,7 @@ def test_a_lost_task_of_ray_costs_its_round_and_given_up_cells_are_known_to_late
     assert Path(failure.removeprefix("  log: ")).exists()
 
 
-def test_the_time_left_of_a_round_on_ray_is_without_quality(
+def test_time_left_of_a_round_on_ray_excludes_quality(
     fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judgements: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def test_the_time_left_of_a_round_on_ray_is_without_quality(
     assert judgements == {"round 1": [], "round 2": [], "judging a, b": [("a", "b")]}
 
 
-def test_a_full_disk_ends_a_sweep_on_ray(fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_ends_a_sweep_on_ray(fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, text: str) -> None:
         raise ResultsError(f"{path}: not saved: the disk is full")
 
@@ -118,13 +118,13 @@ def test_a_full_disk_ends_a_sweep_on_ray(fake_ray: FakeRay, tmp_path: Path, monk
     assert "resume with: benchmarker sweep" in stage.printed
 
 
-def once(deed: str, round_number: int) -> dict[str, Any]:
-    return {"variant": "a", "at": "cell 1", "do": deed, "round": round_number, "times": 1}
+def once(action: str, round_number: int) -> dict[str, Any]:
+    return {"variant": "a", "at": "cell 1", "do": action, "round": round_number, "times": 1}
 
 
 @slow
 @pytest.mark.by_hand
-def test_entire_rounds_come_back_through_rays_object_store(cluster: Any, tmp_path: Path) -> None:
+def test_entire_rounds_are_returned_through_the_object_store(cluster: Any, tmp_path: Path) -> None:
     alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
     alone.sweep()
     assert stage.sweep(places="ray") == []
@@ -137,7 +137,7 @@ def test_entire_rounds_come_back_through_rays_object_store(cluster: Any, tmp_pat
 
 @slow
 @pytest.mark.by_hand
-def test_a_killed_worker_of_ray_costs_its_round(cluster: Any, tmp_path: Path) -> None:
+def test_round_of_a_killed_worker_is_repeated(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, faults=[once("kill the worker's parent", 1)])
     assert stage.sweep(places="ray") == []
     assert [cell[3] for cell in stage.cells()] == ["ok"] * 12
@@ -146,7 +146,7 @@ def test_a_killed_worker_of_ray_costs_its_round(cluster: Any, tmp_path: Path) ->
 
 @slow
 @pytest.mark.by_hand
-def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp_path: Path) -> None:
+def test_round_of_a_killed_host_is_repeated_on_another_host(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=4, faults=[once("kill the host", 2)])
     assert stage.sweep(places="ray") == []
     assert [cell[3] for cell in stage.cells()] == ["ok"] * 16
@@ -155,9 +155,9 @@ def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp
 
 @slow
 @pytest.mark.by_hand
-def test_a_killed_driver_loses_no_finished_round_and_ray_ends_its_tasks(cluster: Any, tmp_path: Path) -> None:
+def test_killed_driver_loses_no_finished_round_and_leaves_no_task(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[once("hang", 2)])
-    # Not a fork: what Ray has begun in this process would not live on in one.
+    # Not a fork, because the threads that Ray started in this process do not exist in a fork.
     driver = subprocess.Popen([sys.executable, "-m", "tests.faults.ray_driver", str(tmp_path)])
     while not ((tmp_path / "script.0").exists() and list(stage.results.glob("a-round*.json"))):
         assert driver.poll() is None
@@ -176,7 +176,7 @@ def test_a_killed_driver_loses_no_finished_round_and_ray_ends_its_tasks(cluster:
 
 @slow
 @pytest.mark.by_hand
-def test_a_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.cluster_utils import Cluster
 
     bare = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False})
@@ -192,19 +192,19 @@ def test_a_cluster_without_a_gpu_is_refused(tmp_path: Path, monkeypatch: pytest.
 @slow
 @pytest.mark.by_hand
 @pytest.mark.timeout(1800)
-def test_the_quickstarts_six_forms_run_on_two_hosts(cluster: Any, tmp_path: Path) -> None:
+def test_quickstart_variants_run_on_two_hosts(cluster: Any, tmp_path: Path) -> None:
     config = find_config(Path("quickstart"))
     options = ("--runs", "1", "--warmup", "1", "--warmup-limit", "1", "--no-profile", "--quality", "off")
     settings = Settings(rounds=2, seed=1, places="ray", output=tmp_path / "ray")
     assert sweep_config(config, options, Terminal(), settings) == []
     records = collect([tmp_path / "ray"]).records
-    kept = [record for record in records if {cell.status for cell in record.cells} == {"ok"}]
-    assert sorted((record.round, record.variant.name) for record in kept) == sorted(
+    valid = [record for record in records if {cell.status for cell in record.cells} == {"ok"}]
+    assert sorted((record.round, record.variant.name) for record in valid) == sorted(
         (number, name)
         for number in range(2)
         for name in ("fp16", "fp16-compile", "int8", "gptq", "gptq-compile", "bnb4")
     )
-    # Here both hosts have the same cores: what one disturbed was run again, and the first is kept with its reason.
-    disturbed = [cell for record in records if record not in kept for cell in record.cells]
+    # Both hosts share the cores of this machine: a disturbed run is repeated, and its record keeps the reason.
+    disturbed = [cell for record in records if record not in valid for cell in record.cells]
     assert all(cell.status == "invalid" and "other programs took" in (cell.reason or "") for cell in disturbed)
     assert len({record.place for record in records}) == 2
