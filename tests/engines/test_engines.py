@@ -15,7 +15,7 @@ from benchmarker.measure.clock import Generation
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker
 from benchmarker.workloads.generation.spec import Grid
-from tests.hardware.test_host_load import COMPILING, ToldLoads
+from tests.hardware.test_host_load import COMPILING, ScriptedLoads
 
 EOS = 1
 
@@ -82,7 +82,7 @@ def test_cell_records_when_its_repeats_were_timed(model: PreTrainedModel) -> Non
 def test_cell_is_flagged_if_other_programs_load_the_host(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(COMPILING))
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ScriptedLoads(COMPILING))
     (cell,) = ModelBenchmarker(model).run(
         Grid(prompt_tokens=(7,), new_tokens=(4,)), Procedure(warmup=1, warmup_limit=1, runs=2)
     )

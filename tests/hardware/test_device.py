@@ -1,4 +1,4 @@
-"""The device under test, on a machine without a GPU."""
+"""Devices are selected and report their memory; GPUs are simulated."""
 
 import pytest
 import torch
@@ -20,32 +20,32 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_auto_is_the_gpu_if_there_is_one(gpus):
+def test_auto_selects_an_available_gpu(gpus):
     assert find_device().torch_name == "cuda:0"
 
 
-def test_auto_is_the_cpu_without_a_gpu(no_gpu):
+def test_auto_selects_the_cpu_without_a_gpu(no_gpu):
     assert find_device("auto").torch_name == "cpu"
 
 
-def test_a_gpu_is_chosen_by_number(gpus):
+def test_gpu_is_selected_by_number(gpus):
     assert find_device("cuda").torch_name == "cuda:0"
     assert find_device("cuda:1").torch_name == "cuda:1"
     assert torch_device(find_device("cuda:1")) == torch.device("cuda", 1)
 
 
-def test_a_missing_gpu_is_refused(gpus):
+def test_missing_gpu_number_is_refused(gpus):
     with pytest.raises(DeviceError, match=r"^--device cuda:2: there is no GPU 2; torch sees 2, numbered from 0$"):
         find_device("cuda:2")
 
 
-def test_a_gpu_is_refused_without_any(no_gpu):
+def test_cuda_is_refused_without_a_gpu(no_gpu):
     with pytest.raises(DeviceError, match=r"^--device cuda: torch sees no GPU here .*use --device cpu"):
         find_device("cuda")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:a", "", "CPU", "cpu:0"])
-def test_an_invalid_device_name_is_refused(name, gpus):
+def test_invalid_device_name_is_refused(name, gpus):
     with pytest.raises(DeviceError, match="write auto, cpu, cuda or cuda:N"):
         find_device(name)
 
@@ -57,7 +57,7 @@ def test_torch_cuda_on_amd_is_rocm(monkeypatch):
     assert CudaDevice(0).kind == "cuda"
 
 
-def test_the_resident_peak_falls_back_to_what_is_in_use_when_reset():
+def test_reset_lowers_the_resident_peak_to_current_usage():
     device = CpuDevice()
     device.reset_peak()
     before = device.peak_memory().resident_bytes
@@ -74,7 +74,7 @@ def test_the_resident_peak_falls_back_to_what_is_in_use_when_reset():
     assert after < grown - 2**25
 
 
-def test_memory_before_the_load_is_not_counted():
+def test_growth_excludes_memory_before_the_load():
     device = CpuDevice()
     device.begin_growth()
     device.reset_peak()
@@ -84,14 +84,14 @@ def test_memory_before_the_load_is_not_counted():
     peak = device.peak_memory()
     assert peak.growth_bytes is not None
     assert peak.resident_bytes is not None
-    # Python and torch alone are more than this.
+    # Python and torch alone use more than 128 MiB.
     assert 2**25 < peak.growth_bytes < 2**27 < peak.resident_bytes
     del block
 
 
-def test_growth_counts_memory_that_the_heap_had_freed_before():
+def test_growth_includes_reused_heap_memory():
     device = CpuDevice()
-    # Each block is smaller than glibc's threshold for mmap; the last one keeps the others' memory in the heap.
+    # Each block is smaller than glibc's threshold for mmap; the last block keeps the memory of the others in the heap.
     blocks = [torch.ones(2**16, dtype=torch.uint8) for _ in range(2**10)]
     last = blocks.pop()
     del blocks
@@ -105,13 +105,13 @@ def test_growth_counts_memory_that_the_heap_had_freed_before():
     assert growth_bytes > 2**25, len(blocks)
 
 
-def test_growth_needs_begin_growth():
+def test_growth_requires_begin_growth():
     device = CpuDevice()
     device.reset_peak()
     assert device.peak_memory().growth_bytes is None
 
 
-def test_on_a_cpu_there_are_no_allocator_marks():
+def test_cpu_has_no_allocator_peaks():
     peak = CpuDevice().peak_memory()
     assert peak.allocated_bytes is None
     assert peak.reserved_bytes is None
@@ -127,11 +127,11 @@ def test_on_a_cpu_there_are_no_allocator_marks():
         (ValueError("out of memory"), False),
     ],
 )
-def test_errors_that_count_as_out_of_memory_on_a_gpu(error, is_memory):
+def test_out_of_memory_errors_of_a_gpu_are_recognized(error, is_memory):
     assert CudaDevice(0).is_out_of_memory(error) is is_memory
 
 
-def test_errors_that_count_as_out_of_memory_on_a_cpu():
+def test_out_of_memory_errors_of_a_cpu_are_recognized():
     device = CpuDevice()
     assert device.is_out_of_memory(MemoryError())
     with pytest.raises(RuntimeError) as caught:
@@ -140,14 +140,14 @@ def test_errors_that_count_as_out_of_memory_on_a_cpu():
     assert not device.is_out_of_memory(RuntimeError("other"))
 
 
-def test_a_mark_that_cannot_be_reset_is_not_a_peak(monkeypatch, tmp_path):
+def test_peak_that_cannot_be_reset_is_none(monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarker.hardware.device.CLEAR_REFS", tmp_path / "missing" / "clear_refs")
     device = CpuDevice()
     device.reset_peak()
     assert device.peak_memory().resident_bytes is None
 
 
-def test_devices_after_the_last_gpu_are_refused(gpus):
+def test_devices_beyond_the_last_gpu_are_refused(gpus):
     assert [device.torch_name for device in devices_from(find_device("cuda:0"), 2)] == ["cuda:0", "cuda:1"]
     with pytest.raises(DeviceError, match="there is no GPU 2"):
         devices_from(find_device("cuda:1"), 2)

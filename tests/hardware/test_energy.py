@@ -1,4 +1,4 @@
-"""Energy: readings of the counter, their plausibility, and joules per token."""
+"""Energy is measured with a plausible counter and divided by the number of tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ IDLE_W, BUSY_W = 100.0, 300.0
 
 @dataclass
 class CountingGpu(FakeGpu):
-    """Counts energy as its own clock passes: at idle while it sleeps, more while it works."""
+    """Fake GPU and clock: energy grows with idle power during `sleep` and with busy power during `work`."""
 
     now_s: float = 0.0
     joules: float = 5000.0
     counts: bool = True
-    shown_w: float | None = BUSY_W
+    reported_w: float | None = BUSY_W
     generations: int = 0
     slept_s: list[float] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class CountingGpu(FakeGpu):
         return self.joules if self.counts else None
 
     def power_w(self) -> float | None:
-        return self.shown_w
+        return self.reported_w
 
     def temperature_c(self) -> float | None:
         return 40.0
@@ -54,13 +54,13 @@ class CountingGpu(FakeGpu):
         return self.now_s
 
 
-def counted(gpu: CountingGpu, *, seconds: float = 0.5) -> Energy:
+def measure(gpu: CountingGpu, *, seconds: float = 0.5) -> Energy:
     with mock.patch("benchmarker.measure.energy.time", gpu):
         return measure_energy(gpu, generation=lambda: gpu.work(seconds), prefill=lambda: gpu.work(0.1))
 
 
-def test_every_window_holds_whole_generations_for_at_least_ten_seconds():
-    energy = counted(CountingGpu())
+def test_windows_contain_whole_generations_for_at_least_ten_seconds():
+    energy = measure(CountingGpu())
     assert len(energy.generation) == len(energy.prefill) == WINDOWS
     for window in energy.generation:
         assert window.seconds >= WINDOW_S
@@ -69,44 +69,44 @@ def test_every_window_holds_whole_generations_for_at_least_ten_seconds():
     assert energy.idle_power_w == pytest.approx(IDLE_W)
 
 
-def test_a_long_generation_is_repeated_often_enough():
-    assert counted(CountingGpu(), seconds=8.0).generation[0].generations == LEAST_GENERATIONS
+def test_long_generation_is_repeated_the_minimum_number_of_times():
+    assert measure(CountingGpu(), seconds=8.0).generation[0].generations == LEAST_GENERATIONS
 
 
-def test_idle_power_is_read_with_the_board_at_rest_for_as_long():
+def test_idle_power_is_measured_over_one_window():
     gpu = CountingGpu()
-    counted(gpu)
+    measure(gpu)
     assert gpu.slept_s == [WINDOW_S]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "why"),
+    ("gpu", "reason"),
     [
         (None, "only GPUs have the counter"),
         (CountingGpu(counts=False), "no energy counter"),
-        (CountingGpu(shown_w=100.0), "gives 300 W and the power readings 100 W; one is wrong"),
+        (CountingGpu(reported_w=100.0), "gives 300 W and the power readings 100 W; one is wrong"),
     ],
 )
-def test_a_missing_counter_gives_a_reason_instead_of_a_number(gpu, why):
-    with mock.patch("benchmarker.measure.energy.time", gpu), pytest.raises(DeviceError, match=why):
+def test_missing_or_implausible_counter_raises_with_a_reason(gpu, reason):
+    with mock.patch("benchmarker.measure.energy.time", gpu), pytest.raises(DeviceError, match=reason):
         measure_energy(gpu, generation=gpu.work if gpu else list, prefill=None)
 
 
-def test_a_constant_counter_is_refused():
+def test_constant_counter_is_refused():
     class Stuck(CountingGpu):
         def energy_j(self) -> float | None:
             return 7.0
 
     with pytest.raises(DeviceError, match="did not move"):
-        counted(Stuck())
+        measure(Stuck())
 
 
-def test_a_board_without_power_readings_is_accepted():
-    assert counted(CountingGpu(shown_w=None)).generation
+def test_gpu_without_power_readings_is_accepted():
+    assert measure(CountingGpu(reported_w=None)).generation
 
 
 def energy(per_generation_j: float, *, prefill_j: float = 2.0) -> Energy:
-    """Ten generations of a second each, a tenth of it for the prefill, on a board that idles at 10 W."""
+    """Return windows of ten generations of 1 s and of 100 prefills of 0.1 s, on a GPU with an idle power of 10 W."""
     return Energy(
         idle_power_w=10.0,
         generation=(EnergyWindow(seconds=10.0, energy_j=10 * per_generation_j, generations=10),) * 3,
@@ -114,7 +114,7 @@ def energy(per_generation_j: float, *, prefill_j: float = 2.0) -> Energy:
     )
 
 
-def test_joules_become_joules_per_token(tmp_path):
+def test_energy_is_divided_by_the_number_of_tokens(tmp_path):
     save(tmp_path, record("fp16", cell(new_tokens=50, energy=energy(100.0))))
     (row,) = compare([tmp_path]).rows
     assert row.energy is not None
@@ -124,7 +124,7 @@ def test_joules_become_joules_per_token(tmp_path):
     assert row.energy.prefill_j == pytest.approx(2.0)
 
 
-def test_a_batch_shares_its_energy(tmp_path):
+def test_energy_of_a_batch_is_divided_by_its_sequences(tmp_path):
     save(tmp_path, record("fp16", cell(new_tokens=50, batch_size=4, energy=energy(100.0))))
     (row,) = compare([tmp_path]).rows
     assert row.energy is not None
@@ -132,7 +132,7 @@ def test_a_batch_shares_its_energy(tmp_path):
     assert row.energy.prefill_j == pytest.approx(0.5)
 
 
-def test_rounds_give_an_interval_and_a_variant_without_energy_a_dash(tmp_path):
+def test_energy_has_an_interval_over_rounds_or_a_dash(tmp_path):
     latencies = [1.40, 1.41, 1.39]
     fp16 = [
         record("fp16", cell([latency], energy=energy(100.0 + number)), round_number=number)
@@ -146,14 +146,16 @@ def test_rounds_give_an_interval_and_a_variant_without_energy_a_dash(tmp_path):
     assert "It is not what the wall socket gives." in text
 
 
-def test_a_reason_for_no_energy_is_a_caveat_once(tmp_path):
-    why = missing("this board or its driver has no energy counter", "device")
-    text = to_markdown(compare([save(tmp_path, record("fp16", no_energy=why), record("int8", no_energy=why))]))
-    assert f"- fp16, int8: no energy: {why.reason}." in text
+def test_reason_for_missing_energy_is_one_caveat(tmp_path):
+    no_energy = missing("this board or its driver has no energy counter", "device")
+    text = to_markdown(
+        compare([save(tmp_path, record("fp16", no_energy=no_energy), record("int8", no_energy=no_energy))])
+    )
+    assert f"- fp16, int8: no energy: {no_energy.reason}." in text
 
 
 class FakeLibrary:
-    """Answers as NVML and amdsmi do, in their units."""
+    """Fake of NVML and amdsmi that returns values in their units."""
 
     NVMLError = AmdSmiException = RuntimeError
     NVML_TEMPERATURE_GPU = 0
@@ -182,7 +184,7 @@ class FakeLibrary:
         return {"current_socket_power": "N/A", "average_socket_power": 250, "temperature_hotspot": 61}
 
 
-def test_the_values_of_an_amd_gpus_state_are_of_one_reading(monkeypatch):
+def test_amd_gpu_state_uses_a_single_reading(monkeypatch):
     readings = []
 
     def read(handle):
@@ -196,7 +198,7 @@ def test_the_values_of_an_amd_gpus_state_are_of_one_reading(monkeypatch):
     assert len(readings) == 1
 
 
-def test_the_gpus_give_base_units():
+def test_gpu_readings_are_in_base_units():
     nvidia, amd = NvidiaGpu(FakeLibrary(), None), AmdGpu(FakeLibrary(), None)
     assert nvidia.energy_j() == 5000.0
     assert nvidia.power_w() == 310.5
@@ -208,13 +210,15 @@ def test_the_gpus_give_base_units():
     assert amd.memory_bytes_per_s() is None
 
 
-def test_energy_of_a_cell_that_is_not_the_first_tables_is_shown_where_it_was_counted(tmp_path):
-    counted = energy(600.0)
+def test_energy_outside_the_first_table_is_shown_in_the_grid(tmp_path):
+    cell_energy = energy(600.0)
     small = cell([1.0] * 3, batch_size=1)
     save(
         tmp_path,
-        record("fp16", cell([1.0] * 3, batch_size=1, energy=counted), failed_cell("oom_gpu", "full", batch_size=32)),
-        record("int8", small, cell([1.5] * 3, batch_size=32, energy=counted)),
+        record(
+            "fp16", cell([1.0] * 3, batch_size=1, energy=cell_energy), failed_cell("oom_gpu", "full", batch_size=32)
+        ),
+        record("int8", small, cell([1.5] * 3, batch_size=32, energy=cell_energy)),
         record("bnb4", small),
     )
     grid = to_markdown(compare([tmp_path])).split("**Every cell**")[1]

@@ -1,4 +1,4 @@
-"""The environment in a record, and secrets that must not be in it."""
+"""The environment in a record is complete and contains no secrets."""
 
 import subprocess
 import sys
@@ -14,17 +14,17 @@ from benchmarker.hardware.device import CpuDevice, CudaDevice
 from benchmarker.hardware.read_environment import commit_of, environment, recorded_variables
 
 
-def test_the_environment_of_a_cpu_run():
-    found = environment(CpuDevice())
+def test_environment_of_a_cpu_run_is_recorded():
+    recorded = environment(CpuDevice())
 
-    assert found.device.kind == "cpu"
-    assert found.device.name == found.cpu != ""
-    assert found.device.index is found.device.uuid is found.device.driver is None
-    assert found.cores >= 1
-    assert found.threads == torch.get_num_threads()
-    assert found.packages["torch"] == torch.__version__
-    assert "transformers" in found.packages
-    assert found.memory_bytes > 2**28
+    assert recorded.device.kind == "cpu"
+    assert recorded.device.name == recorded.cpu != ""
+    assert recorded.device.index is recorded.device.uuid is recorded.device.driver is None
+    assert recorded.cores >= 1
+    assert recorded.threads == torch.get_num_threads()
+    assert recorded.packages["torch"] == torch.__version__
+    assert "transformers" in recorded.packages
+    assert recorded.memory_bytes > 2**28
 
 
 def test_reading_the_environment_is_fast():
@@ -34,7 +34,7 @@ def test_reading_the_environment_is_fast():
     assert time.perf_counter() - started < 0.3
 
 
-def test_no_secret_and_no_path_is_recorded(monkeypatch):
+def test_secrets_and_paths_are_not_recorded(monkeypatch):
     secrets = {
         "HF_TOKEN": "hf_s3cret",
         "HUGGING_FACE_HUB_TOKEN": "hf_s3cret",
@@ -49,14 +49,14 @@ def test_no_secret_and_no_path_is_recorded(monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
 
-    found = environment(CpuDevice())
+    recorded = environment(CpuDevice())
 
-    assert "s3cret" not in found.model_dump_json()
-    assert found.variables["OMP_NUM_THREADS"] == "2"
+    assert "s3cret" not in recorded.model_dump_json()
+    assert recorded.variables["OMP_NUM_THREADS"] == "2"
 
 
-def test_variables_that_change_speed_are_recorded_in_order_of_name():
-    given = {
+def test_variables_that_affect_speed_are_recorded_sorted_by_name():
+    variables = {
         "TORCHINDUCTOR_COORDINATE_DESCENT_TUNING": "1",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "PYTORCH_ALLOC_CONF": "backend:native",
@@ -70,10 +70,10 @@ def test_variables_that_change_speed_are_recorded_in_order_of_name():
         "HOME": "/home/somebody",
     }
     private = {"HOME", "HF_TOKEN", "TORCHINDUCTOR_CACHE_DIR"}
-    assert list(recorded_variables(given)) == sorted(set(given) - private)
+    assert list(recorded_variables(variables)) == sorted(set(variables) - private)
 
 
-def test_commit_of_a_clean_a_changed_and_an_installed_package(tmp_path):
+def test_commit_of_clean_modified_and_installed_packages(tmp_path):
     package = tmp_path / "benchmarker"
     package.mkdir()
     (package / "a.py").write_text("1")
@@ -81,7 +81,7 @@ def test_commit_of_a_clean_a_changed_and_an_installed_package(tmp_path):
 
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
-    assert commit_of(package) is None  # no commit yet
+    assert commit_of(package) is None  # no commit
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
     clean = commit_of(package)
@@ -94,14 +94,14 @@ def test_commit_of_a_clean_a_changed_and_an_installed_package(tmp_path):
     assert commit_of(package) == f"{clean}+changes"
 
 
-def test_the_environment_of_a_run_has_the_commit_of_this_checkout():
+def test_environment_contains_the_commit_of_this_checkout():
     checkout = Path(__file__).parents[2]
     commit = commit_of(checkout / "benchmarker")
     assert environment(CpuDevice()).commit == commit
     assert (commit is not None) == (checkout / ".git").exists()
 
 
-def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+def test_commit_is_none_without_git(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", "")
     assert commit_of(tmp_path / "benchmarker") is None
@@ -125,12 +125,12 @@ def groups(tmp_path, monkeypatch):
     return write
 
 
-def test_without_control_groups_the_affinity_and_the_machine_count(groups):
+def test_affinity_and_total_memory_apply_without_control_groups(groups):
     assert host.cores() == 16
     assert host.memory_bytes() == 64 * 2**30
 
 
-def test_the_tightest_quota_of_a_group_and_its_parents_counts(groups):
+def test_smallest_quota_of_a_group_and_its_parents_applies(groups):
     groups(
         "0::/job/ours\n",
         {
@@ -141,11 +141,11 @@ def test_the_tightest_quota_of_a_group_and_its_parents_counts(groups):
             "job/ours/memory.max": str(8 * 2**30),
         },
     )
-    assert host.cores() == 3  # two and a half
+    assert host.cores() == 3  # 2.5, rounded up
     assert host.memory_bytes() == 8 * 2**30
 
 
-def test_control_groups_of_version_1(groups):
+def test_control_groups_of_version_1_are_read(groups):
     groups(
         "5:memory:/job\n4:cpu,cpuacct:/job\n",
         {
@@ -161,20 +161,20 @@ def test_control_groups_of_version_1(groups):
     assert host.memory_bytes() == 4 * 2**30
 
 
-def test_in_a_container_the_root_control_group_counts(groups):
+def test_root_control_group_applies_in_a_container(groups):
     groups("0::/docker/0123abc\n", {"cpu.max": "150000 100000"})
     assert host.cores() == 2
 
 
 def nvml(uuid):
-    """Return a pynvml with one card."""
+    """Return a fake of pynvml with one GPU."""
     fake = ModuleType("pynvml")
 
     class NVMLError(Exception):
         pass
 
-    def handle(wanted):
-        if wanted != uuid:
+    def handle(requested):
+        if requested != uuid:
             raise NVMLError("not found")
         return "handle"
 
@@ -188,18 +188,18 @@ def nvml(uuid):
 
 
 def properties(**more):
-    given = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 80 * 2**30, "major": 9, "minor": 0, "uuid": "12-ab"}
-    return SimpleNamespace(**(given | more))
+    defaults = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 80 * 2**30, "major": 9, "minor": 0, "uuid": "12-ab"}
+    return SimpleNamespace(**(defaults | more))
 
 
-def test_an_nvidia_card(monkeypatch):
+def test_nvidia_gpu_is_recorded(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml("GPU-12-ab"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties())
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
-    found = environment(CudaDevice(1)).device
+    recorded = environment(CudaDevice(1)).device
 
-    assert found.model_dump() == {
+    assert recorded.model_dump() == {
         "kind": "cuda",
         "name": "NVIDIA H100 80GB HBM3",
         "index": 1,
@@ -212,17 +212,17 @@ def test_an_nvidia_card(monkeypatch):
     }
 
 
-def test_an_nvidia_card_without_nvml_has_its_uuid(monkeypatch):
+def test_nvidia_gpu_without_nvml_has_a_uuid(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties())
 
-    found = environment(CudaDevice(0)).device
+    recorded = environment(CudaDevice(0)).device
 
-    assert found.uuid == "GPU-12-ab"
-    assert found.driver is None
+    assert recorded.uuid == "GPU-12-ab"
+    assert recorded.driver is None
 
 
-def test_an_amd_card_without_amdsmi(monkeypatch):
+def test_amd_gpu_without_amdsmi_is_recorded(monkeypatch):
     amd = properties(
         name="AMD Instinct MI210",
         gcnArchName="gfx90a:sramecc+:xnack-",
@@ -235,19 +235,19 @@ def test_an_amd_card_without_amdsmi(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: amd)
     monkeypatch.setattr(torch.version, "hip", "6.4.1")
 
-    found = environment(CudaDevice(0)).device
+    recorded = environment(CudaDevice(0)).device
 
-    assert (found.kind, found.name, found.capability, found.runtime) == (
+    assert (recorded.kind, recorded.name, recorded.capability, recorded.runtime) == (
         "rocm",
         "AMD Instinct MI210",
         "gfx90a",
         "6.4.1",
     )
-    assert found.uuid is None
-    assert found.driver is None
+    assert recorded.uuid is None
+    assert recorded.driver is None
 
 
-def test_available_memory_is_limited_by_the_control_group_without_cached_files(groups):
+def test_cached_files_of_a_control_group_are_available_memory(groups):
     groups("0::/job/ours\n", {"memory.max": "max\n"})
     assert host.available_bytes() == 32 * 2**30
     groups(

@@ -1,4 +1,4 @@
-"""Load of the host during a measurement, read from the kernel's counters, and repeated measurements."""
+"""The load of the host is read from the kernel's counters; disturbed measurements are repeated."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.records import cell, cpu_environment, environment
 
 QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)
 COMPILING = QUIET.model_copy(update={"others_share": 0.5, "involuntary_switches_per_s": 80.0})
-WHY = "other programs took 50 % of our cores' time meanwhile, and put the process aside 80 times a second"
+REASON = "other programs took 50 % of our cores' time meanwhile, and put the process aside 80 times a second"
 
 
-class ToldLoads:
-    """A gauge with one load per child, and then the last; or with the loads of a child's cell and of its profile."""
+class ScriptedLoads:
+    """Gauge with one load per child, or a pair for its cell and its profile; the last load repeats."""
 
     def __init__(self, *loads: HostLoad | tuple[HostLoad, HostLoad]) -> None:
         self._loads = [load if isinstance(load, tuple) else (load, load) for load in loads]
 
-    def __call__(self, process: int) -> ToldLoads:
+    def __call__(self, process: int) -> ScriptedLoads:
         self._cell, self._profile = self._loads.pop(0) if len(self._loads) > 1 else self._loads[0]
         return self
 
@@ -50,57 +50,57 @@ def busy(steal: float, others: float) -> HostLoad:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({}, None),
         ({"others_share": 0.2}, None),
         ({"others_share": 0.5}, "other programs took 50 % of our cores' time meanwhile"),
         ({"involuntary_switches_per_s": 80.0}, None),
         ({"steal_share": 0.1}, "the hypervisor took 10 % of our cores' time meanwhile"),
-        (COMPILING.model_dump() | {"steal_share": 0.03}, WHY),
-        ({"others_share": 0.5, "involuntary_switches_per_s": 80.0}, WHY),
+        (COMPILING.model_dump() | {"steal_share": 0.03}, REASON),
+        ({"others_share": 0.5, "involuntary_switches_per_s": 80.0}, REASON),
     ],
 )
-def test_other_programs_disturb_if_they_take_cores_from_the_process(changes, why) -> None:
-    assert why_disturbed(QUIET.model_copy(update=changes)) == why
+def test_load_that_takes_cores_from_the_process_is_a_disturbance(changes, reason) -> None:
+    assert why_disturbed(QUIET.model_copy(update=changes)) == reason
 
 
-def test_a_disturbed_process_is_repeated_and_kept_with_its_reason(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(COMPILING, QUIET))
+def test_disturbed_process_is_repeated_and_kept_with_its_reason(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ScriptedLoads(COMPILING, QUIET))
     assert stage.sweep() == []
     bad, good = sorted(stage.records(), key=lambda record: record.cells[0].status)
-    assert (bad.cells[0].status, bad.cells[0].error_kind, bad.cells[0].reason) == ("invalid", "disturbed", WHY)
+    assert (bad.cells[0].status, bad.cells[0].error_kind, bad.cells[0].reason) == ("invalid", "disturbed", REASON)
     assert good.cells[0].status == "ok"
     assert good.cells[0].host_load == QUIET
-    assert f"round 1 at prompt 26, 50 new tokens, batch 1: invalid: {WHY}" in to_markdown(compare([stage.results]))
+    assert f"round 1 at prompt 26, 50 new tokens, batch 1: invalid: {REASON}" in to_markdown(compare([stage.results]))
 
 
 @pytest.mark.parametrize(
     ("loads", "kept"),
     [
-        # Steal and other programs together: the second try is the least disturbed.
+        # By the sum of steal and other programs, the second attempt is the least disturbed.
         ([busy(0.06, 0.03), busy(0.01, 0.06), busy(0.0, 0.09)], 1),
         ([busy(0.03, 0.0), busy(0.05, 0.45), busy(0.05, 0.45)], 0),
-        # A try without a disturbance is kept whatever came before it.
+        # An undisturbed attempt is kept regardless of earlier attempts.
         ([busy(0.03, 0.0), busy(0.0, 0.06), QUIET], 2),
     ],
 )
-def test_of_several_tries_the_least_disturbed_is_kept(tmp_path: Path, loads: list[HostLoad], kept: int) -> None:
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(*loads), is_profiled=True)
+def test_least_disturbed_attempt_is_kept(tmp_path: Path, loads: list[HostLoad], kept: int) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ScriptedLoads(*loads), is_profiled=True)
     assert stage.sweep() == []
     (good,) = [record for record in stage.records() if record.cells[0].status == "ok"]
     assert good.cells[0].host_load == loads[kept]
     assert good.cells[0].flags == (("disturbed",) if why_disturbed(loads[kept]) else ())
     assert [record.is_disturbed for record in stage.records()].count(True) == 2
-    # The profile is that of the kept try.
+    # The profile is from the kept attempt.
     assert [record.run_id for record in stage.records() if record.profile] == [good.run_id]
     assert "1 process a variant" in " ".join(stage.printed.split())
 
 
-@pytest.mark.parametrize(("max_rounds", "most"), [(5, 5), (None, 6)])
-def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path, max_rounds: int | None, most: int) -> None:
+@pytest.mark.parametrize(("max_rounds", "maximum"), [(5, 5), (None, 6)])
+def test_round_is_excluded_if_all_attempts_are_disturbed(tmp_path: Path, max_rounds: int | None, maximum: int) -> None:
     loads = [*[QUIET] * 2, *[busy(0.01, 0.4), busy(0.02, 0.3), busy(0.0, 0.5)], QUIET]
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=None, watch_host=ToldLoads(*loads))
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=None, watch_host=ScriptedLoads(*loads))
     assert stage.sweep(rounds=3, max_rounds=max_rounds) == []
     assert [(cell[0], cell[3]) for cell in stage.cells()] == [
         (0, "ok"),
@@ -109,8 +109,8 @@ def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path, max_roun
         (3, "ok"),
     ]
     printed = " ".join(stage.printed.split())
-    assert f"{WHY}; not measured again, because all tries were disturbed; the round is left out" in printed
-    assert f"rounds are left out because of other programs: adding round 4 of up to {most}" in stage.printed
+    assert f"{REASON}; not measured again, because all tries were disturbed; the round is left out" in printed
+    assert f"rounds are left out because of other programs: adding round 4 of up to {maximum}" in stage.printed
     assert "a: other programs disturbed 1 of 4 rounds, which is left out; --resume" in printed
     assert "3 processes a variant" in printed
     assert "left out: a round 3 at prompt 26, 50 new tokens, batch 1; the first: invalid: other" in to_markdown(
@@ -118,17 +118,17 @@ def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path, max_roun
     )
 
 
-def test_a_variant_that_lost_another_cell_in_each_round_has_not_failed(tmp_path: Path) -> None:
+def test_variant_with_valid_rounds_of_each_cell_does_not_fail(tmp_path: Path) -> None:
     bad = busy(0.2, 0.0)
-    stage = Stage(tmp_path, variants=["a"], rounds=3, watch_host=ToldLoads((bad, QUIET), bad, bad, (QUIET, bad)))
+    stage = Stage(tmp_path, variants=["a"], rounds=3, watch_host=ScriptedLoads((bad, QUIET), bad, bad, (QUIET, bad)))
     assert stage.sweep() == []
     printed = " ".join(stage.printed.split())
     assert "a, 26 x 50: other programs disturbed 1 of 3 rounds, which is left out; --resume" in printed
     assert "a, 26 x 100: other programs disturbed 2 of 3 rounds, which are left out; --resume" in printed
 
 
-def test_allow_shared_keeps_and_flags_what_a_busy_host_disturbed(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=ToldLoads(COMPILING))
+def test_allow_shared_keeps_and_flags_disturbed_cells(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=ScriptedLoads(COMPILING))
     assert stage.sweep(allow_shared=True) == []
     kept = [cell for record in stage.records() for cell in record.cells if cell.status == "ok"]
     assert [cell.flags[-1] for cell in kept] == ["disturbed"] * 3
@@ -136,27 +136,28 @@ def test_allow_shared_keeps_and_flags_what_a_busy_host_disturbed(tmp_path: Path)
 
 
 @pytest.mark.parametrize("allow_shared", [False, True])
-def test_a_cell_that_its_own_samples_make_invalid_is_never_the_least_disturbed_try(tmp_path, allow_shared) -> None:
-    why = "54 % of the tokens arrived together with the token before: processor cores were lacking"
-    merged = {"status": "invalid", "error_kind": "merged_tokens", "reason": why}
+def test_cell_with_invalid_samples_is_never_kept(tmp_path, allow_shared) -> None:
+    reason = "54 % of the tokens arrived together with the token before: processor cores were lacking"
+    merged = {"status": "invalid", "error_kind": "merged_tokens", "reason": reason}
     faults = [{"variant": "a", "at": "cell 0", "cell": merged, "times": 9}]
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=1, faults=faults, watch_host=ToldLoads(QUIET))
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=1, faults=faults, watch_host=ScriptedLoads(QUIET))
     assert stage.sweep(allow_shared=allow_shared) == ["a"]
     assert {cell[3] for cell in stage.cells()} == {"invalid"}
     assert "the round is left out" in " ".join(stage.printed.split())
     assert ("--allow-shared keeps" in " ".join(stage.printed.split())) is not allow_shared
 
 
-def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
+def test_busy_host_stops_repetitions_and_gives_no_numbers(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ScriptedLoads(COMPILING))
     assert stage.sweep() == ["a"]
-    # Six cells, two rounds of three tries each, show that it is.
+    # Six disturbed cells (two rounds with three attempts each) show that the host is permanently busy.
     assert [(cell[0], cell[3]) for cell in stage.cells()] == [
         (number, "invalid") for number in (0, 0, 0, 1, 1, 1, 2, 3)
     ]
     printed = " ".join(stage.printed.split())
     assert (
-        f"{WHY}; not measured again, because most of the last 6 cells were disturbed; the round is left out" in printed
+        f"{REASON}; not measured again, because most of the last 6 cells were disturbed; the round is left out"
+        in printed
     )
     assert "a: other programs disturbed 4 of 4 rounds, which are left out" in printed
     assert "resume with: benchmarker sweep" in printed
@@ -165,32 +166,32 @@ def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(t
     assert "variant tok/s a invalid" in printed
 
 
-def test_variants_that_lost_the_same_rounds_share_a_line(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, variants=["a", "b"], new_tokens=[50], watch_host=ToldLoads(COMPILING))
+def test_variants_with_the_same_excluded_rounds_share_a_line(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"], new_tokens=[50], watch_host=ScriptedLoads(COMPILING))
     assert stage.sweep() == ["a, b"]
     assert "failed: a, b: invalid: other programs disturbed 1 of 1 round, which is left out" in stage.printed
 
 
-def test_a_profile_comes_from_an_undisturbed_process(tmp_path: Path) -> None:
-    watch_host = ToldLoads((QUIET, COMPILING), (COMPILING, QUIET), QUIET)
+def test_profile_is_taken_from_an_undisturbed_process(tmp_path: Path) -> None:
+    watch_host = ScriptedLoads((QUIET, COMPILING), (COMPILING, QUIET), QUIET)
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=watch_host, is_profiled=True)
     assert stage.sweep() == []
     records = sorted(stage.records(), key=lambda record: (record.round, record.cells[0].status))
-    found = [(record.round, record.cells[0].status, record.profile is not None) for record in records]
-    assert found == [(0, "ok", False), (1, "invalid", False), (1, "ok", True), (2, "ok", False)]
-    assert records[0].no_profile == Missing(error_kind="disturbed", reason=f"discarded: {WHY}")
+    profiled = [(record.round, record.cells[0].status, record.profile is not None) for record in records]
+    assert profiled == [(0, "ok", False), (1, "invalid", False), (1, "ok", True), (2, "ok", False)]
+    assert records[0].no_profile == Missing(error_kind="disturbed", reason=f"discarded: {REASON}")
 
 
-def test_a_profile_beside_programs_on_other_cores_is_kept_and_made_once(tmp_path: Path) -> None:
+def test_profile_with_load_on_other_cores_is_kept(tmp_path: Path) -> None:
     on_other_cores = QUIET.model_copy(update={"others_share": 0.2})
-    watch_host = ToldLoads((QUIET, on_other_cores))
+    watch_host = ScriptedLoads((QUIET, on_other_cores))
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=watch_host, is_profiled=True)
     assert stage.sweep() == []
     assert [record.round for record in stage.records() if record.profile] == [0]
     assert {record.no_profile for record in stage.records()} == {None}
 
 
-def test_a_discarded_profile_has_the_kind_of_its_last_cell(tmp_path: Path) -> None:
+def test_discarded_profile_has_the_error_kind_of_its_last_cell(tmp_path: Path) -> None:
     hot = {"status": "invalid", "error_kind": "throttled", "reason": "the board was throttled meanwhile"}
     faults = [{"variant": "a", "at": "cell 0", "cell": hot, "times": 1}]
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, is_profiled=True)
@@ -199,27 +200,27 @@ def test_a_discarded_profile_has_the_kind_of_its_last_cell(tmp_path: Path) -> No
     assert bad.no_profile == Missing(error_kind="throttled", reason="discarded: the board was throttled meanwhile")
 
 
-def test_a_wrong_result_after_a_disturbed_try_is_a_failure(tmp_path: Path) -> None:
+def test_wrong_result_after_a_disturbed_attempt_is_a_failure(tmp_path: Path) -> None:
     wrong = {"status": "invalid", "error_kind": "wrong_result", "reason": "another token"}
     faults = [
         {"variant": "a", "at": "cell 0", "cell": {}, "times": 1},
         {"variant": "a", "at": "cell 0", "cell": wrong},
     ]
-    watch_host = ToldLoads(busy(0.06, 0.0), QUIET)
+    watch_host = ScriptedLoads(busy(0.06, 0.0), QUIET)
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, watch_host=watch_host)
     assert stage.sweep() == ["a, round 1"]
     assert sorted(str(record.cells[0].error_kind) for record in stage.records()) == ["disturbed", "wrong_result"]
 
 
-def test_without_a_further_try_the_busy_host_is_not_the_reason(tmp_path: Path) -> None:
+def test_busy_host_is_not_the_reason_after_the_last_attempt(tmp_path: Path) -> None:
     hot = {"status": "invalid", "error_kind": "throttled", "reason": "the board was throttled meanwhile"}
     faults = [{"variant": "a", "at": "cell 0", "cell": hot, "times": 1}]
-    watch_host = ToldLoads(QUIET, COMPILING)
+    watch_host = ScriptedLoads(QUIET, COMPILING)
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, watch_host=watch_host)
     stage.sweep(max_rounds=1)
     assert [cell[3] for cell in stage.cells()] == ["invalid"] * 3
     printed = " ".join(stage.printed.split())
-    assert f"{WHY}; not measured again, because all tries were disturbed; the round is left out" in printed
+    assert f"{REASON}; not measured again, because all tries were disturbed; the round is left out" in printed
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ def two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_readings")
-def test_the_kernels_counters_separate_other_programs_from_the_run(tmp_path: Path) -> None:
+def test_kernel_counters_separate_other_programs_from_the_run(tmp_path: Path) -> None:
     gauge = HostGauge(7, proc=tmp_path)
     # In the second between the readings: 150 ticks of 200 were busy, 40 of them ours and our child's, 10 were stolen.
     write_counters(tmp_path, busy=(1000, 1000), steal=0, own=500, child=20, switches=3)
@@ -245,7 +246,7 @@ def test_the_kernels_counters_separate_other_programs_from_the_run(tmp_path: Pat
     assert load.others_share == pytest.approx(110 / 200)
     assert load.steal_share == pytest.approx(10 / 200)
     assert load.involuntary_switches_per_s == 50.0
-    # The process has ended: its ticks are missing, so nothing is read. A cell after the last reading has the same load.
+    # The process ended, so its ticks cannot be read. A cell after the last reading has the same load.
     shutil.rmtree(tmp_path / "7")
     gauge.read()
     assert gauge.between(101.1, 101.3) == load
@@ -262,22 +263,20 @@ def write_counters(proc: Path, *, busy: tuple[int, int], steal: int, own: int, c
         (task / "status").write_text(f"voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t{switches}\n")
 
 
-def test_a_system_without_counters_has_no_load(tmp_path: Path) -> None:
+def test_load_is_none_without_kernel_counters(tmp_path: Path) -> None:
     gauge = HostGauge(7, proc=tmp_path)
     gauge.read()
     assert gauge.between(0.0, 1.0) is None
 
 
 @pytest.mark.usefixtures("two_readings")
-def test_a_process_that_watches_itself_counts_its_ended_children_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_counts_its_ended_children_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 7)
     gauge = HostGauge(7, proc=tmp_path)
     write_counters(tmp_path, busy=(1000, 1000), steal=0, own=500, child=20, switches=3)
     gauge.read()
     write_counters(tmp_path, busy=(1100, 1050), steal=0, own=530, child=30, switches=3)
-    # Of an ended child's 40 ticks.
+    # A child that ended used 40 ticks.
     (tmp_path / "7" / "stat").write_text(f"7 (a (b) S{' 0' * 10} 530 0 40 0 0")
     gauge.read()
     load = gauge.between(100.0, 101.0)
@@ -287,28 +286,28 @@ def test_a_process_that_watches_itself_counts_its_ended_children_once(
 
 @pytest.fixture
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> Surroundings:
-    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(COMPILING))
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ScriptedLoads(COMPILING))
     return Surroundings()
 
 
-def test_a_single_run_warns_before_and_marks_the_cells_that_were_disturbed(surroundings: Surroundings) -> None:
+def test_single_run_warns_first_and_flags_disturbed_cells(surroundings: Surroundings) -> None:
     assert surroundings.before(cpu_environment()) == [
         "other programs keep 1.0 processors busy: the times may be too long; end them"
     ]
-    marked, why = surroundings.beside(cell([1.0], timed_at=(1.0, 2.0)), own_processes=1)
-    assert why == WHY
+    marked, reason = surroundings.beside(cell([1.0], timed_at=(1.0, 2.0)), own_processes=1)
+    assert reason == REASON
     assert (marked.status, marked.flags, marked.host_load) == ("ok", ("disturbed",), COMPILING)
 
 
-def test_one_busy_core_of_many_is_no_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_busy_core_of_many_is_not_a_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
     many = QUIET.model_copy(update={"cores": 128})
-    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(many))
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ScriptedLoads(many))
     assert busy_cores(many) == pytest.approx(1.28)
     assert Surroundings().before(cpu_environment()) == []
 
 
 @pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "2"}, {"MKL_NUM_THREADS": "2"}])
-def test_a_number_of_threads_that_the_user_set_is_kept(surroundings: Surroundings, variables: dict[str, str]) -> None:
+def test_number_of_threads_set_by_the_user_is_kept(surroundings: Surroundings, variables: dict[str, str]) -> None:
     set_by_user = cpu_environment(cores=2, threads=2, variables=variables)
     for unchanged in (set_by_user, environment()):
         assert surroundings.with_free_threads(unchanged) == (unchanged, None)
@@ -318,19 +317,17 @@ def test_a_number_of_threads_that_the_user_set_is_kept(surroundings: Surrounding
     ("cores", "quota", "others_share", "free"),
     [(2, 2, 0.5, 1), (64, 4, 10 / 64, 4), (64, 4, 62 / 64, 2), (64, 64, 10 / 64, 54)],
 )
-def test_a_cpu_has_a_thread_for_each_core_of_the_quota_that_is_free(
+def test_number_of_threads_is_the_number_of_free_cores(
     monkeypatch: pytest.MonkeyPatch, cores: int, quota: int, others_share: float, free: int
 ) -> None:
     load = QUIET.model_copy(update={"cores": cores, "others_share": others_share})
-    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(load))
-    found = cpu_environment(cores=quota, threads=quota, variables={"OMP_NUM_THREADS": ""})
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ScriptedLoads(load))
+    recorded = cpu_environment(cores=quota, threads=quota, variables={"OMP_NUM_THREADS": ""})
     line = f"threads: {free} ({free} of {quota} cores are free; OMP_NUM_THREADS sets another number)"
-    assert Surroundings().with_free_threads(found) == (found.model_copy(update={"threads": free}), line)
+    assert Surroundings().with_free_threads(recorded) == (recorded.model_copy(update={"threads": free}), line)
 
 
-def test_all_processes_of_a_sweep_have_the_threads_that_it_chose_at_its_start(
-    surroundings: Surroundings, tmp_path: Path
-) -> None:
+def test_sweep_keeps_the_number_of_threads_from_its_start(surroundings: Surroundings, tmp_path: Path) -> None:
     two = cpu_environment(cores=2, threads=2)
     stage = Stage(tmp_path, rounds=2, environment=two, surroundings=lambda: surroundings)
     assert stage.sweep() == []
@@ -344,16 +341,14 @@ def test_all_processes_of_a_sweep_have_the_threads_that_it_chose_at_its_start(
     assert [job.origin.environment.threads for job in saved_jobs(stage.results) if job.origin] == [1, 1]
 
 
-def test_a_process_of_a_sweep_or_of_comply_uses_the_threads_of_its_job(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_process_uses_the_number_of_threads_of_its_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     chosen: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", chosen.append)
-    found = cpu_environment(threads=2)
-    monkeypatch.setattr("benchmarker.execution.single_run.environment", lambda device: found)
+    recorded = cpu_environment(threads=2)
+    monkeypatch.setattr("benchmarker.execution.single_run.environment", lambda device: recorded)
     origin = Origin(
         config="", config_sha256="", benchmarker="", keys=(), inputs={},
-        environment=found.model_copy(update={"threads": 1}),
+        environment=recorded.model_copy(update={"threads": 1}),
     )  # fmt: skip
     timed = Part(record=tmp_path / "record.json", sweep="now", only="timing")
     # A worker of `--places` has a share of the cores.
@@ -367,7 +362,7 @@ def test_a_process_of_a_sweep_or_of_comply_uses_the_threads_of_its_job(
 LONGER = {"new_tokens": 300, "flags": ("disturbed",)}
 
 
-def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_speed_of_a_disturbed_run_is_not_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet = explained_run("int8", *INT8, tpot_ms=20.0, load=INT8_LOAD)
     disturbed = quiet.model_copy(update={"cells": (quiet.cells[0].model_copy(update={"flags": ("disturbed",)}),)})
     partly = quiet.model_copy(update={"cells": (*quiet.cells, quiet.cells[0].model_copy(update=LONGER))})

@@ -1,4 +1,4 @@
-"""On a GPU: the instruments compared with known values, and energy from the real counter."""
+"""Instruments of a GPU are compared with known values, and energy is read from its counter."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ pytestmark = [
 
 @pytest.fixture
 def device() -> CudaDevice:
-    found = find_device("cuda")
-    assert isinstance(found, CudaDevice)
-    return found
+    cuda_device = find_device("cuda")
+    assert isinstance(cuda_device, CudaDevice)
+    return cuda_device
 
 
 def test_every_instrument_is_accurate(device):
-    shown = {one.instrument: one for one in readings(device)}
-    assert all(one.is_right is not False for one in shown.values()), shown
-    assert shown["clock"].is_right
-    assert shown["memory"].is_right
+    by_name = {result.instrument: result for result in readings(device)}
+    assert all(result.is_right is not False for result in by_name.values()), by_name
+    assert by_name["clock"].is_right
+    assert by_name["memory"].is_right
 
 
-def test_work_takes_more_energy_than_idling(device):
+def test_work_uses_more_power_than_idling(device):
     matrix = torch.randn(4096, 4096, device=device.torch_name, dtype=torch.float16)
 
     def work() -> None:

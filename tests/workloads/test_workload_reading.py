@@ -1,5 +1,7 @@
-"""A workload that only sleeps, in a folder of its own and with one entry in the registry, is compared, gated, budgeted,
-reported and verified: nothing but its description says what its numbers are."""
+"""A workload with one module and one entry in the registry is compared, gated, budgeted, reported and verified.
+
+The workload only sleeps. All properties of its numbers come from its description.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ LIMITS = Limits(
 
 @pytest.fixture(autouse=True)
 def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The workload's package, and its one entry."""
+    """Write the workload's package and register it."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "sleeping_workload.py").write_text(SOURCE)
@@ -94,7 +96,7 @@ def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def nap(name: str, latencies_s: Sequence[float], round_number: int, **fields: Any) -> RunRecord:
-    """One process of a variant: two lengths, awake half of the time."""
+    """Return the record of one process with two lengths, in which dozing takes half of the time."""
     module: Any = sys.modules["sleeping_workload"]
     cells = tuple(
         module.NapCell(
@@ -103,8 +105,10 @@ def nap(name: str, latencies_s: Sequence[float], round_number: int, **fields: An
             mode="deep",
             inputs_sha256="ab" * 32,
             samples=tuple(
-                module.SampleBase(latency_s=naps * one, parts_s={"doze": naps * one / 2}, peak_allocated_bytes=2**30)
-                for one in latencies_s
+                module.SampleBase(
+                    latency_s=naps * latency_s, parts_s={"doze": naps * latency_s / 2}, peak_allocated_bytes=2**30
+                )
+                for latency_s in latencies_s
             ),
             memory=Memory(peak_allocated_bytes=2**30, peak_reserved_bytes=2**31),
             demand=Demand(flops=0, bytes=naps * 1_000_000),
@@ -125,8 +129,8 @@ def nap(name: str, latencies_s: Sequence[float], round_number: int, **fields: An
         "cells": cells,
         "reproduce": f"benchmarker run sleeping --variant {name}",
     }
-    made: RunRecord = module.NapRecord(**{**defaults, **fields})
-    return made
+    run_record: RunRecord = module.NapRecord(**{**defaults, **fields})
+    return run_record
 
 
 def sweep(folder: Path, bunk_s: float = 0.02) -> Path:
@@ -137,7 +141,7 @@ def sweep(folder: Path, bunk_s: float = 0.02) -> Path:
     return folder
 
 
-def test_its_rows_have_its_axes_and_its_metrics(tmp_path):
+def test_rows_have_the_axes_and_metrics_of_the_workload(tmp_path):
     rows = to_rows(compare(sweep(tmp_path / "a")))
     assert [(row["variant"], row["naps"], row["mode"]) for row in rows] == [
         ("bed", 10, "deep"),
@@ -146,16 +150,16 @@ def test_its_rows_have_its_axes_and_its_metrics(tmp_path):
         ("bunk", 1000, "deep"),
     ]
     bed, bunk = rows[2:]
-    # The rate is that of the median time, 1.0005 of the middle: no mean of the four rates.
+    # The rate is computed from the median time (1.0005 of the middle time), not as the mean of the four rates.
     assert bed["knaps_per_s"] == pytest.approx(100 / 1.0005, rel=1e-4)
     assert bed["doze_s"] == pytest.approx(5 * 1.0005, rel=1e-4)
     assert (bed["snores"], bed["verdict"], bunk["verdict"]) == (3, "baseline", "slower")
     assert bed["floor_s"] == 0.5
 
 
-def test_its_tables_say_its_units_and_no_tokens(tmp_path):
+def test_tables_have_the_units_of_the_workload(tmp_path):
     text = to_markdown(compare(sweep(tmp_path / "a")))
-    for words in (
+    for phrase in (
         "At 1000 naps, deep sleep",
         "kNAP/s",
         "doze ms",
@@ -163,19 +167,19 @@ def test_its_tables_say_its_units_and_no_tokens(tmp_path):
         "Speed-up is relative to bed, in kNAP/s",
         "Floor",
     ):
-        assert words in text
+        assert phrase in text
     assert "0.09995 [" in text
-    for words in ("tok", "TTFT", "MBU", "prompt", "model:"):
-        assert words not in text
+    for phrase in ("tok", "TTFT", "MBU", "prompt", "model:"):
+        assert phrase not in text
 
 
-def test_the_end_of_a_run_shows_its_cells(tmp_path):
+def test_run_summary_shows_the_cells(tmp_path):
     text = tables.to_markdown(run_blocks(compare_records([read_record(sweep(tmp_path / "a") / "bed-0.json")])))
     assert "| naps | mode |" in text
     assert "variant: bed" in text
 
 
-def test_the_gate_holds_two_sweeps_of_it_against_each_other(tmp_path):
+def test_gate_compares_two_sweeps(tmp_path):
     before, after = compare(sweep(tmp_path / "a")), compare(sweep(tmp_path / "b", bunk_s=0.03))
     gate = check(before, after, limit="slower:5%")
     assert gate.is_failed
@@ -188,17 +192,17 @@ def test_the_gate_holds_two_sweeps_of_it_against_each_other(tmp_path):
     ]
 
 
-def test_a_budget_knows_its_metrics_by_their_names_and_units(tmp_path):
+def test_budget_accepts_the_names_and_units_of_the_metrics(tmp_path):
     results = compare(sweep(tmp_path / "a"))
-    found = recommend(results, "knaps>0.09kNAP/s, doze<6000ms, memory<2GiB, snores<4")
-    assert recommendation_to_dict(found)["variant"] == "bed"
-    assert "runtime" not in tables.to_markdown(recommendation_blocks(found))
+    recommendation = recommend(results, "knaps>0.09kNAP/s, doze<6000ms, memory<2GiB, snores<4")
+    assert recommendation_to_dict(recommendation)["variant"] == "bed"
+    assert "runtime" not in tables.to_markdown(recommendation_blocks(recommendation))
     assert recommend(results, "knaps>90").chosen is None
     with pytest.raises(SpecError, match="'ttft' cannot be limited"):
         recommend(results, "ttft<1s")
 
 
-def test_its_page_has_the_charts_that_apply(tmp_path):
+def test_report_has_the_charts_that_apply(tmp_path):
     comparison = compare(sweep(tmp_path / "a"))
     charts = registry.workload_of(comparison.workload).charts(comparison)
     assert [chart.name for chart in charts] == ["speed", "speed-memory", "naps", "cells", "rounds"]
@@ -209,7 +213,7 @@ def test_its_page_has_the_charts_that_apply(tmp_path):
     assert code == 0, text
 
 
-def test_a_chart_gives_a_wide_interval_in_the_unit_of_the_metric(tmp_path):
+def test_chart_note_has_a_wide_interval_in_the_metrics_unit(tmp_path):
     for number, drift in enumerate((1.0, 1.5, 2.5)):
         for name, drift_of in (("bed", 1.0), ("bunk", drift)):
             write_json(nap(name, [0.02 * drift_of] * 4, number), tmp_path / "a" / f"{name}-{number}.json")
@@ -218,7 +222,7 @@ def test_a_chart_gives_a_wide_interval_in_the_unit_of_the_metric(tmp_path):
     assert speed.note.endswith("Without a number: bunk: wide [0.01029, 0.10069].")
 
 
-def test_its_numbers_are_verified(tmp_path):
+def test_numbers_are_verified(tmp_path):
     folder = sweep(tmp_path / "a")
     verified = verify([folder])
     assert verified.is_right
@@ -226,7 +230,7 @@ def test_its_numbers_are_verified(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("keys", "value", "field"),
     [
         (("samples", 0, "parts_s", "doze"), 99.0, "parts_s"),
         (("memory", "peak_allocated_bytes"), 7, "memory.peak_allocated_bytes"),
@@ -234,24 +238,24 @@ def test_its_numbers_are_verified(tmp_path):
         (("demand", "bytes"), 10**15, "latency_s"),
     ],
 )
-def test_what_cannot_be_is_found_in_its_records(tmp_path, place, value, words):
+def test_impossible_values_are_detected(tmp_path, keys, value, field):
     path = sweep(tmp_path / "a") / "bed-0.json"
     content = json.loads(path.read_text())
     part = content["cells"][0]
-    for key in place[:-1]:
+    for key in keys[:-1]:
         part = part[key]
-    part[place[-1]] = value
+    part[keys[-1]] = value
     path.write_text(json.dumps(content))
-    assert words in [mismatch.field for mismatch in verify([tmp_path / "a"]).mismatches]
+    assert field in [mismatch.field for mismatch in verify([tmp_path / "a"]).mismatches]
 
 
-def test_a_formula_that_the_rows_do_not_follow_is_found(tmp_path, monkeypatch):
+def test_wrong_formula_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarker.comparison.results.geometric_mean", lambda values: 1.1 * max(values))
     fields = {mismatch.field for mismatch in verify([sweep(tmp_path / "a")]).mismatches}
     assert {"doze", "knaps", "latency_s"} <= fields
 
 
-def test_records_of_two_workloads_do_not_stand_in_one_table_even_by_force(tmp_path):
+def test_records_of_two_workloads_are_refused_even_with_force(tmp_path):
     folder = sweep(tmp_path / "a")
     write_json(record("fp16"), folder / "fp16.json")
     with pytest.raises(ResultsError, match="workload is sleeping in 6 records and generation in 1") as error:
@@ -260,7 +264,7 @@ def test_records_of_two_workloads_do_not_stand_in_one_table_even_by_force(tmp_pa
     assert verify([folder]).is_right
 
 
-def test_different_inputs_are_refused_in_the_words_of_its_axes(tmp_path):
+def test_different_inputs_are_refused_with_the_names_of_the_axes(tmp_path):
     folder = sweep(tmp_path / "a")
     content = json.loads((folder / "bed-0.json").read_text())
     content["cells"][0]["inputs_sha256"] = "cd" * 32
@@ -269,8 +273,8 @@ def test_different_inputs_are_refused_in_the_words_of_its_axes(tmp_path):
         compare(folder)
 
 
-def test_a_cell_is_found_by_its_key(tmp_path):
-    one = read_record(sweep(tmp_path / "a") / "bed-0.json")
-    key = keys_of(one)[1]
+def test_cell_is_found_by_its_key(tmp_path):
+    run_record = read_record(sweep(tmp_path / "a") / "bed-0.json")
+    key = keys_of(run_record)[1]
     assert (key.naps, key["mode"]) == (1000, "deep")
-    assert cell_of(one, key) is one.cells[1]
+    assert cell_of(run_record, key) is run_record.cells[1]
