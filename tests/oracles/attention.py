@@ -1,4 +1,4 @@
-"""The numbers of attention, computed a second time from the files' raw JSON: no code of the workload is used."""
+"""Recompute the numbers of attention from the raw JSON of records, without the code of the workload."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from benchmarker.comparison.recompute import centre, spread
 
 Raw = dict[str, Any]
-"""One record as its file says it."""
+"""Record as in its file."""
 Numbers = dict[str, float | None]
-"""By the names of `to_row`."""
+"""Values by the names of `to_row`."""
 Round = tuple[str, int]
-"""Of which sweep, and which."""
+"""Start of the sweep, and number of the round in it."""
 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """What a row says apart from its speed-up.
+    """Return the numbers of a row except its speed-up.
 
     Args:
         shape: Length, batch size and mode.
@@ -27,7 +27,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
     flops = operations(pairs[0][0]["subject"], *shape)
     latency_s = centre(times_by_round(records, shape, _latency))
-    largest: dict[str, Callable[[Raw], float | None]] = {
+    maxima: dict[str, Callable[[Raw], float | None]] = {
         "peak_bytes": lambda cell: _most(cell["passes"], "forward_peak_bytes", "backward_peak_bytes"),
         "kept_bytes": lambda cell: _most(cell["passes"], "kept_bytes"),
         "error": lambda cell: max(tensor["error"] for tensor in cell["checked"]["tensors"]),
@@ -43,7 +43,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "forward_s": centre(times_by_round(records, shape, _part("forward"))),
         "backward_s": centre(times_by_round(records, shape, _part("backward"))),
         "matmul": float(np.median(shares)) if shares else None,
-        **{name: _largest([of(cell) for _, cell in pairs]) for name, of in largest.items()},
+        **{name: _largest([of(cell) for _, cell in pairs]) for name, of in maxima.items()},
         "floor_s": _floor_s(pairs, flops, shape),
         "rounds": len(times_by_round(records, shape, _latency)),
         "runs": sum(len(cell["samples"]) for _, cell in pairs),
@@ -51,7 +51,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """The interval and the deviation beside latency and rate."""
+    """Return intervals and deviations of latency and rate."""
     pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
     flops = operations(pairs[0][0]["subject"], *shape)
     times = list(times_by_round(records, shape, _latency).values())
@@ -61,7 +61,7 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def operations(subject: Raw, seq_len: int, batch_size: int, mode: str) -> int:
-    """Two products over every pair that the mask allows, counted one query at a time; 3.5 times that with gradients."""
+    """Return the FLOPs of two products over the pairs that the mask allows; 3.5 times as many with gradients."""
     if subject["causal"]:
         pairs = sum(min(query + 1, subject["window"] or seq_len) for query in range(seq_len))
     else:
@@ -73,7 +73,7 @@ def operations(subject: Raw, seq_len: int, batch_size: int, mode: str) -> int:
 def times_by_round(
     records: Sequence[Raw], shape: Sequence[Any], of: Callable[[Raw, str], float | None]
 ) -> dict[Round, float]:
-    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several."""
+    """Return one time per round of a sweep: the geometric mean over processes of the median of their samples."""
     medians: dict[Round, list[float]] = defaultdict(list)
     for record in records:
         cell = _cell(record, shape)
@@ -98,7 +98,7 @@ def _part(name: str) -> Callable[[Raw, str], float | None]:
 
 
 def _floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, shape: Sequence[Any]) -> float | None:
-    """Arithmetic at the measured rate or the least bytes at the measured bandwidth, of each process."""
+    """Return the larger of arithmetic time and memory time, as the geometric mean over processes."""
     floors = []
     for record, _ in pairs:
         limits = record["limits"]
@@ -110,7 +110,7 @@ def _floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, shape: Sequence[Any])
 
 
 def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
-    """q, k, v and o once; with gradients q, k, v, o and do again and dq, dk, dv, and a float32 a row twice."""
+    """Return bytes of q, k, v and o; with gradients also of q, k, v, o, do, dq, dk, dv, and two float32 per row."""
     subject = record["subject"]
     heads, kv_heads = subject["heads"], subject["kv_heads"] or subject["heads"]
     element = 2 if record["variant"]["dtype"] in ("bfloat16", "float16") else 4
@@ -122,7 +122,7 @@ def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
 
 
 def _cell(record: Raw, shape: Sequence[Any]) -> Raw | None:
-    """The measured cell of that shape."""
+    """Return the measured cell of the shape."""
     return next(
         (
             cell
@@ -142,7 +142,7 @@ def _largest(values: Sequence[float | None]) -> float | None:
 
 
 def _peak_memory(cell: Raw) -> float | None:
-    """From the repeats where they say; on CPU they do not, and the cell has the growth since before the load."""
+    """Return the peak of the repeats. On a CPU they have none: return the growth since before the load."""
     peaks = [sample["peak_allocated_bytes"] for sample in cell["samples"]]
     growth: float | None = cell["memory"].get("resident_growth_bytes")
     return growth if None in peaks else max(peaks)

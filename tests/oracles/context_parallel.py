@@ -1,6 +1,4 @@
-"""The numbers of context parallel attention, computed a second time from the files' raw JSON: no code of the workload
-is used.
-"""
+"""Recompute the numbers of context parallel attention from the raw JSON of records, without the workload's code."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ from benchmarker.comparison.recompute import centre, spread
 from tests.oracles.attention import Numbers, Raw, Round
 
 Fact = Callable[[Raw, Raw], float | None]
-"""Of a record and one of its cells."""
+"""Function of a record and one of its cells."""
 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """What a row says apart from its speed-up.
+    """Return the numbers of a row except its speed-up.
 
     Args:
         shape: Ranks, length and mode.
@@ -28,7 +26,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     gpus, flops = pairs[0][1]["gpus"], operations(pairs[0][0]["subject"], shape[1], shape[2])
     local = operations(pairs[0][0]["subject"], shape[1] // shape[0], shape[2])
     latency_s = centre(times_by_round(pairs, lambda sample: sample["latency_s"]))
-    # Of each process its own.
+    # Each process measures one GPU alone.
     single_s = stats.gmean([cell["single_s"] for _, cell in pairs]) if pairs[0][1]["single_s"] else None
     assert latency_s is not None
     facts: dict[str, Fact] = {
@@ -40,7 +38,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "needed_link": _needed,
         "measured_link": lambda record, cell: cell["link_bytes_per_s"],
     }
-    largest: dict[str, Fact] = {
+    maxima: dict[str, Fact] = {
         "error": lambda record, cell: max(tensor["error"] for tensor in cell["checked"]["tensors"]),
         "error_ratio": lambda record, cell: _ratio(cell["checked"]),
     }
@@ -51,14 +49,14 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "backward_s": centre(times_by_round(pairs, lambda sample: _part(sample, "backward", shape[2]))),
         "scaling": None if single_s is None else flops / gpus / latency_s / (local / single_s),
         **{name: _of(pairs, fact, np.median) for name, fact in facts.items()},
-        **{name: _of(pairs, fact, max) for name, fact in largest.items()},
+        **{name: _of(pairs, fact, max) for name, fact in maxima.items()},
         "rounds": len({(record["sweep"], record["round"]) for record, _ in pairs}),
         "runs": sum(len(cell["samples"]) for _, cell in pairs),
     }
 
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """The interval and the deviation beside latency and rate."""
+    """Return intervals and deviations of latency and rate."""
     pairs = _pairs(records, shape)
     flops = operations(pairs[0][0]["subject"], shape[1], shape[2])
     times = list(times_by_round(pairs, lambda sample: sample["latency_s"]).values())
@@ -68,16 +66,17 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def operations(subject: Raw, seq_len: int, mode: str) -> int:
-    """Two products over every pair of a query and a key that is not after it; 3.5 times that with gradients."""
+    """Return the FLOPs of two products over all causal pairs; 3.5 times as many with gradients."""
     pairs = sum(query + 1 for query in range(seq_len))
     forward = 2 * 2 * subject["batch_size"] * subject["heads"] * subject["head_dim"] * pairs
     return forward if mode == "forward" else round(3.5 * forward)
 
 
 def handed_on(record: Raw, cell: Raw) -> int | None:
-    """Bytes that a rank of a ring sends beside one block: keys and values of its positions.
+    """Return the bytes that a rank of a ring sends per block: keys and values of its positions.
 
-    With gradients keys and values again, and the gradients: as sums in float32, where more than one rank adds to them.
+    With gradients, a rank also sends keys and values again and their gradients, which are float32 sums if more than one
+    rank adds to them.
     """
     if record["variant"]["variant"] not in ("ring", "zigzag"):
         return None
@@ -90,7 +89,7 @@ def handed_on(record: Raw, cell: Raw) -> int | None:
 
 
 def times_by_round(pairs: Sequence[tuple[Raw, Raw]], of: Callable[[Raw], float | None]) -> dict[Round, float]:
-    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several."""
+    """Return one time per round of a sweep: the geometric mean over processes of the median of their samples."""
     medians: dict[Round, list[float]] = defaultdict(list)
     for record, cell in pairs:
         if values := [value for sample in cell["samples"] if (value := of(sample)) is not None]:
@@ -122,12 +121,12 @@ def _part(sample: Raw, name: str, mode: str) -> float | None:
 
 
 def _alone(trace: Raw) -> float:
-    """Seconds in which only communication ran."""
+    """Return the seconds in which only communication ran."""
     return float(sum(kind["alone_s"] for kind in trace["kinds"] if kind["kind"] == "communication"))
 
 
 def _traced(traces: Sequence[Raw]) -> float | None:
-    """Share of the span, on the rank that computes longest."""
+    """Return the share of exposed communication in the span of the rank that computes longest."""
     if not traces:
         return None
     trace = max(traces, key=lambda trace: trace["busy_s"] - _alone(trace))
@@ -150,7 +149,7 @@ def _needed(record: Raw, cell: Raw) -> float | None:
 
 
 def _ratio(checked: Raw) -> float | None:
-    """The largest of the tensors' errors over those of one process."""
+    """Return the largest ratio of a tensor's error to its error in one process."""
     errors = {tensor["tensor"]: tensor["error"] for tensor in checked["tensors"]}
     single = {one["tensor"]: one["single_error"] for one in checked["distances"] if one["single_error"]}
     return max((errors[name] / single[name] for name in single), default=None)

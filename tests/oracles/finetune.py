@@ -1,6 +1,6 @@
-"""The numbers of fine-tuning, computed a second time from the files' raw JSON: no code of the workload is used.
+"""Recompute the numbers of fine-tuning from the raw JSON of records, without the code of the workload.
 
-Weights are counted from the shapes that Qwen3 has by its config.json, bytes from how each recipe stores them.
+Weights are counted from the shapes in Qwen3's config.json, bytes from the storage of each recipe.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Numbers = dict[str, float | None]
 MODELS = Path(__file__).parents[2] / "benchmarker" / "models"
 LINEARS_IN_LAYER = 7
 TENSORS_IN_LAYER = 11
-"""Seven matrices, and the weights of four norms."""
+"""Seven matrices and the weights of four norms."""
 ROTARY_BYTES = 4
-"""An inverse frequency for every second place of a head, kept twice in float32."""
+"""Bytes per head dimension: one float32 inverse frequency for every two dimensions, stored twice."""
 NF4_BYTES = 0.5 + 4 / 64
-"""A code of 4 bits, and a float32 scale for 64 weights."""
+"""Bytes per weight: a 4-bit code, and a float32 scale per 64 weights."""
 NF4_TABLE_BYTES = 16 * 4
 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """What a row says apart from its speed-up.
+    """Return the numbers of a row except its speed-up.
 
     Args:
         shape: Length, batch size and micro-batches.
     """
     pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
-    needed, again = operations(pairs[0][0], *shape)
+    needed, recomputed = operations(pairs[0][0], *shape)
     latency_s = centre(_times(records, shape, lambda sample: sample["latency_s"]))
     assert latency_s is not None
     medians = [
@@ -46,7 +46,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     return {
         "tokens_per_s": int(np.prod(shape)) / latency_s,
         "mfu": _median([needed / time_s / rate for rate, time_s in medians]),
-        "hfu": _median([(needed + again) / time_s / rate for rate, time_s in medians]),
+        "hfu": _median([(needed + recomputed) / time_s / rate for rate, time_s in medians]),
         **{f"{part}_s": centre(_times(records, shape, _part(part))) for part in ("forward", "backward", "optimizer")},
         "weights_bytes": frozen_bytes(pairs[0][0]),
         "trained_bytes": trained_bytes(pairs[0][0]),
@@ -59,7 +59,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """The intervals and deviations beside latency, rate and the parts of a step."""
+    """Return intervals and deviations of latency, rate and the parts of a step."""
     tokens, numbers = int(np.prod(shape)), {}
     samples = [sample for record in records if (cell := _cell(record, shape)) for sample in cell["samples"]]
     for name in ("forward", "backward", "optimizer"):
@@ -72,7 +72,7 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def widths(record: Raw) -> tuple[list[tuple[int, int]], Raw]:
-    """In and out of each matrix of a layer, and the config."""
+    """Return input and output width of each matrix of a layer, and the config."""
     config = json.loads((MODELS / record["model"]["id"].split("/")[-1].lower() / "config.json").read_text())
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
@@ -81,51 +81,55 @@ def widths(record: Raw) -> tuple[list[tuple[int, int]], Raw]:
 
 
 def operations(record: Raw, seq_len: int, batch_size: int, accumulate: int) -> tuple[int, int]:
-    """What a step needs, and what checkpointing computes again: a multiplication and an addition for each weight and
-    token, forward, for the gradient of the input, and for the gradient of what is trained."""
+    """Return the FLOPs of a step, and those that checkpointing recomputes.
+
+    Each weight and token takes two FLOPs forward, two for the gradient of the input and, if trained, two for its own.
+    """
     matrices, config = widths(record)
     layers, tokens = config["num_hidden_layers"], seq_len * batch_size * accumulate
-    inside = layers * sum(one * other for one, other in matrices)
+    inside = layers * sum(width_in * width_out for width_in, width_out in matrices)
     head = config["hidden_size"] * config["vocab_size"]
     pairs = sum(query + 1 for query in range(seq_len))
     scores = config["num_attention_heads"] * config["head_dim"] * layers * pairs * batch_size * accumulate
     attention = 2 * 2 * scores
     if record["variant"]["train"] == "full":
-        needed, again = 3 * 2 * tokens * (inside + head), inside
+        needed, recomputed = 3 * 2 * tokens * (inside + head), inside
     else:
         adapters = trained_parameters(record)
-        needed, again = 2 * 2 * tokens * (inside + head) + 3 * 2 * tokens * adapters, inside + adapters
+        needed, recomputed = 2 * 2 * tokens * (inside + head) + 3 * 2 * tokens * adapters, inside + adapters
     is_checkpointed = record["variant"]["checkpointing"] == "all"
-    return needed + round(3.5 * attention), (2 * tokens * again + attention) if is_checkpointed else 0
+    return needed + round(3.5 * attention), (2 * tokens * recomputed + attention) if is_checkpointed else 0
 
 
 def trained_parameters(record: Raw) -> int:
-    """Two narrow matrices beside each matrix of a layer; all of the model where it is trained in full."""
+    """Return the parameters of two low-rank matrices per matrix of a layer, or of the model if all of it is trained."""
     matrices, config = widths(record)
     layers = config["num_hidden_layers"]
     if record["variant"]["train"] == "full":
-        return layers * sum(one * other for one, other in matrices) + _embedding(config) + _norms(config)
-    return layers * sum(record["variant"]["rank"] * (one + other) for one, other in matrices)
+        return (
+            layers * sum(width_in * width_out for width_in, width_out in matrices) + _embedding(config) + _norms(config)
+        )
+    return layers * sum(record["variant"]["rank"] * (width_in + width_out) for width_in, width_out in matrices)
 
 
 def trained_bytes(record: Raw) -> int:
-    """Weights, gradients and Adam's two moments in one type, and its count of steps for each tensor in float32."""
+    """Return bytes of weights, gradients, Adam's two moments and its float32 step count per tensor."""
     layers = widths(record)[1]["num_hidden_layers"]
     is_full = record["variant"]["train"] == "full"
-    # Tied: the embedding and the last norm.
+    # Two more: the embedding, which is tied, and the last norm.
     tensors = layers * TENSORS_IN_LAYER + 2 if is_full else 2 * layers * LINEARS_IN_LAYER
     element = 2 if is_full and record["model"]["dtype"] == "bfloat16" else 4
     return 4 * element * trained_parameters(record) + 4 * tensors
 
 
 def frozen_bytes(record: Raw) -> int | None:
-    """Matrices as they are packed, embedding and norms in the model's type, or in float32 after peft's preparation."""
+    """Return bytes of packed matrices, and of embedding and norms (float32 after peft's preparation)."""
     variant = record["variant"]
     if variant["train"] == "full":
         return None
     matrices, config = widths(record)
     layers, width = config["num_hidden_layers"], 2 if record["model"]["dtype"] == "bfloat16" else 4
-    inside = layers * sum(one * other for one, other in matrices)
+    inside = layers * sum(width_in * width_out for width_in, width_out in matrices)
     packed = round(NF4_BYTES * inside) + layers * LINEARS_IN_LAYER * NF4_TABLE_BYTES
     stored = {"plain": width * inside, "nf4": packed}[variant["base"]]
     rest = 4 if variant["prepare"] == "peft" else width
@@ -133,7 +137,7 @@ def frozen_bytes(record: Raw) -> int | None:
 
 
 def _embedding(config: Raw) -> int:
-    """Tied to the output layer."""
+    """Return the parameters of the embedding, which is tied to the output layer."""
     return int(config["vocab_size"] * config["hidden_size"])
 
 
@@ -143,7 +147,7 @@ def _norms(config: Raw) -> int:
 
 
 def _times(records: Sequence[Raw], shape: Sequence[Any], read: Callable[[Raw], float]) -> dict[tuple[str, int], float]:
-    """One number a round of a sweep: the median of each process, and the geometric mean of several."""
+    """Return one time per round of a sweep: the geometric mean over processes of the median of their samples."""
     medians: dict[tuple[str, int], list[float]] = defaultdict(list)
     for record in records:
         if cell := _cell(record, shape):
@@ -160,16 +164,16 @@ def _part(name: str) -> Callable[[Raw], float]:
 
 
 def _cell(record: Raw, shape: Sequence[Any]) -> Raw | None:
-    """The measured cell of that shape."""
-    wanted = list(shape)
+    """Return the measured cell of the shape."""
+    expected = list(shape)
     cells = (cell for cell in record["cells"] if cell["status"] == "ok")
     return next(
-        (cell for cell in cells if [cell[name] for name in ("seq_len", "batch_size", "accumulate")] == wanted), None
+        (cell for cell in cells if [cell[name] for name in ("seq_len", "batch_size", "accumulate")] == expected), None
     )
 
 
 def _peaks(cell: Raw) -> list[float | None]:
-    """Live tensors of each repeat on a GPU; growth of the process on a CPU."""
+    """Return the allocated peak of each repeat on a GPU, the growth of the process on a CPU."""
     peaks = [sample["peak_allocated_bytes"] for sample in cell["samples"]]
     return [cell["memory"].get("resident_growth_bytes")] if None in peaks else peaks
 

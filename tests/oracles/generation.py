@@ -1,4 +1,4 @@
-"""The numbers of text generation, computed a second time from the files' raw JSON: no code of the workload is used."""
+"""Recompute the numbers of text generation from the raw JSON of records, without the code of the workload."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import numpy as np
 from benchmarker.comparison.recompute import centre, spread
 
 Raw = dict[str, Any]
-"""One record as its file says it."""
+"""Record as in its file."""
 Numbers = dict[str, float | None]
-"""By the names of `to_row`."""
+"""Values by the names of `to_row`."""
 Round = tuple[str, int]
-"""Of which sweep, and which."""
+"""Start of the sweep, and number of the round in it."""
 
 
 def times_by_round(records: Sequence[Raw], shape: Sequence[int], field: str) -> dict[Round, float]:
-    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several.
+    """Return one time per round of a sweep: the geometric mean over processes of the median of their samples.
 
     Args:
-        shape: Batch size, prompt tokens, new tokens, which of the cells of that shape, and its depth.
+        shape: Batch size, prompt tokens, new tokens, index among the cells of these sizes, and depth.
     """
-    found: dict[Round, list[float]] = defaultdict(list)
+    medians: dict[Round, list[float]] = defaultdict(list)
     for record in records:
-        values = [one[field] for one in _samples(record, shape) if one[field] is not None]
+        values = [sample[field] for sample in _samples(record, shape) if sample[field] is not None]
         if values:
-            found[_round(record)].append(float(np.median(values)))
-    return {number: float(np.exp(np.mean(np.log(found[number])))) for number in sorted(found)}
+            medians[_round(record)].append(float(np.median(values)))
+    return {number: float(np.exp(np.mean(np.log(medians[number])))) for number in sorted(medians)}
 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """What a row says apart from its speed-up."""
+    """Return the numbers of a row except its speed-up."""
     batch_size, _, new_tokens, *_ = shape
     times = {field: times_by_round(records, shape, field) for field in ("latency_s", "ttft_s", "tpot_s")}
     latency_s, ttft_s, tpot_s = map(centre, times.values())
     loads = [record["load"] for record in records if record["load"]]
-    # Of packed weights an engine counts the bytes, and not the parameters.
+    # An external engine reports the bytes of packed weights, but not the parameters.
     externals = [facts for record in records if (facts := (record["engine"] or {}).get("external"))]
     peaks = [_peak(cell) for record in records if (cell := _cell(record, shape)) and cell["samples"]]
     setups = [record["engine"]["setup_s"] for record in records if record["engine"]]
@@ -50,7 +50,9 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
         "tokens_per_s": None if latency_s is None else new_tokens * batch_size / latency_s,
         "decode_tokens_per_s": None if tpot_s is None else batch_size / tpot_s,
         "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),
-        "weight_bytes": max((one["weight_bytes"] for one in loads or externals if one["weight_bytes"]), default=None),
+        "weight_bytes": max(
+            (facts["weight_bytes"] for facts in loads or externals if facts["weight_bytes"]), default=None
+        ),
         "bits_per_weight": max((8 * load["weight_bytes"] / load["parameters"] for load in loads), default=None),
         "load_s": float(np.median([load["load_s"] for load in loads])) if loads else None,
         "setup_s": float(np.median(setups)) if setups else None,
@@ -64,70 +66,77 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
 
 
 def _setup_of(records: Sequence[Raw]) -> Numbers:
-    """Setting up with the compiler's cache empty and filled."""
+    """Return the set-up times with an empty and with a filled compiler cache."""
     facts = [record["engine"] for record in records if record["engine"]]
-    found: Numbers = {}
+    numbers: Numbers = {}
     for state in ("cold", "warm"):
-        times = [one["setup_s"] for one in facts if one.get("setup_cache") == state and one["setup_s"] is not None]
-        found[f"setup_{state}_s"] = float(np.median(times)) if times else None
-    return found
+        times = [
+            engine["setup_s"]
+            for engine in facts
+            if engine.get("setup_cache") == state and engine["setup_s"] is not None
+        ]
+        numbers[f"setup_{state}_s"] = float(np.median(times)) if times else None
+    return numbers
 
 
 def _kernels_of(records: Sequence[Raw], shape: Sequence[int]) -> float | None:
-    """What a step launches at that shape: counted at the last good cell; of the others their graphs say it, and in old
-    records the runtime, of the very last cell."""
-    known: list[float] = []
+    """Return the kernels of a decode step at the shape.
+
+    The last valid cell has a counted number. Other cells have the number of kernels in their graph, which old records
+    contain for the last cell only.
+    """
+    kernel_counts: list[float] = []
     for record in records:
         cell, facts = _cell(record, shape), record["engine"] or {}
         if not cell or not cell["samples"]:
             continue
-        good = [one for one in record["cells"] if one["status"] == "ok"]
-        said = [
+        good = [measured for measured in record["cells"] if measured["status"] == "ok"]
+        candidates = [
             facts.get("kernels_per_token") if cell is good[-1] else None,
             (cell.get("step") or {}).get("graph_kernels"),
             facts.get("graph_kernels") if cell is record["cells"][-1] and not cell.get("step") else None,
         ]
-        known += [count for count in said if count][:1]
-    return float(np.median(known)) if known else None
+        kernel_counts += [count for count in candidates if count][:1]
+    return float(np.median(kernel_counts)) if kernel_counts else None
 
 
 def _energy_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """Joules from the counted windows; the formulas are in docs/energy.md."""
+    """Return joules computed from the measured windows; the formulas are in docs/energy.md."""
     batch_size, _, new_tokens, *_ = shape
     by_round: dict[Round, list[float]] = defaultdict(list)
-    net, decode, prompts = [], [], []
+    net, decode, prefill = [], [], []
     for record in records:
         energy = (_cell(record, shape) or {}).get("energy")
         if not energy:
             continue
-        whole_j, whole_s = _a_generation(energy["generation"])
-        by_round[_round(record)].append(whole_j / (new_tokens * batch_size))
+        generation_j, generation_s = _per_generation(energy["generation"])
+        by_round[_round(record)].append(generation_j / (new_tokens * batch_size))
         if energy["idle_power_w"]:
-            net.append((whole_j - energy["idle_power_w"] * whole_s) / (new_tokens * batch_size))
+            net.append((generation_j - energy["idle_power_w"] * generation_s) / (new_tokens * batch_size))
         if energy["prefill"]:
-            prompt_j, _ = _a_generation(energy["prefill"])
-            prompts.append(prompt_j / batch_size)
+            prompt_j, _ = _per_generation(energy["prefill"])
+            prefill.append(prompt_j / batch_size)
             if new_tokens > 1:
-                decode.append((whole_j - prompt_j) / ((new_tokens - 1) * batch_size))
+                decode.append((generation_j - prompt_j) / ((new_tokens - 1) * batch_size))
     rounds = {number: float(np.exp(np.mean(np.log(values)))) for number, values in by_round.items()}
-    means = {"net_per_token_j": net, "decode_per_token_j": decode, "prefill_j": prompts}
+    means = {"net_per_token_j": net, "decode_per_token_j": decode, "prefill_j": prefill}
     return {
         "energy_per_token_j": centre(rounds),
         **{f"energy_{name}": float(np.mean(values)) if values else None for name, values in means.items()},
     }
 
 
-def _a_generation(windows: Sequence[Raw]) -> tuple[float, float]:
-    """Joules and seconds of one, from the totals of the windows."""
+def _per_generation(windows: Sequence[Raw]) -> tuple[float, float]:
+    """Return joules and seconds per generation from the totals of the windows."""
     joules, seconds, generations = (
-        sum(one[field] for one in windows) for field in ("energy_j", "seconds", "generations")
+        sum(window[field] for window in windows) for field in ("energy_j", "seconds", "generations")
     )
     return joules / generations, seconds / generations
 
 
 def _limits_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """Floor, MBU and prefill MFU from their definitions: one of each from every process, and their geometric mean."""
-    found: dict[str, list[float]] = {"floor_s": [], "mbu": [], "prefill_mfu": []}
+    """Return floor, MBU and prefill MFU by their definitions: the geometric means over processes."""
+    values_of: dict[str, list[float]] = {"floor_s": [], "mbu": [], "prefill_mfu": []}
     for record in records:
         cell, limits = _cell(record, shape), record.get("limits")
         demand = cell.get("demand") if cell and cell["samples"] else None
@@ -136,28 +145,30 @@ def _limits_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
         read = demand["weight_bytes"] + demand["kv_bytes"]
         bandwidth = max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
         rate = limits["matmul_flops_per_s"]
-        found["floor_s"].append(max(read / bandwidth, demand["decode_flops"] / rate))
-        tpots = [one["tpot_s"] for one in cell["samples"] if one["tpot_s"] is not None]
-        ttfts = [one["ttft_s"] for one in cell["samples"] if one["ttft_s"] is not None]
+        values_of["floor_s"].append(max(read / bandwidth, demand["decode_flops"] / rate))
+        tpots = [sample["tpot_s"] for sample in cell["samples"] if sample["tpot_s"] is not None]
+        ttfts = [sample["ttft_s"] for sample in cell["samples"] if sample["ttft_s"] is not None]
         if tpots:
-            found["mbu"].append(read / bandwidth / float(np.median(tpots)))
+            values_of["mbu"].append(read / bandwidth / float(np.median(tpots)))
         if ttfts:
-            found["prefill_mfu"].append(demand["prefill_flops"] / rate / float(np.median(ttfts)))
-    return {name: float(np.exp(np.mean(np.log(values)))) if values else None for name, values in found.items()}
+            values_of["prefill_mfu"].append(demand["prefill_flops"] / rate / float(np.median(ttfts)))
+    return {name: float(np.exp(np.mean(np.log(values)))) if values else None for name, values in values_of.items()}
 
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[int]) -> Numbers:
-    """The interval and the deviation beside each time and rate, None where there is none."""
+    """Return intervals and deviations of each time and rate, None if there are none."""
     tokens = shape[0] * shape[2]
-    found: Numbers = {}
+    numbers: Numbers = {}
     for field in ("latency_s", "ttft_s", "tpot_s"):
         by_round = list(times_by_round(records, shape, field).values())
-        repeats = [one[field] for record in records for one in _samples(record, shape) if one[field] is not None]
-        found |= spread(field, by_round, repeats)
+        repeats = [
+            sample[field] for record in records for sample in _samples(record, shape) if sample[field] is not None
+        ]
+        numbers |= spread(field, by_round, repeats)
         if field == "latency_s":
             rates = [tokens / latency_s for latency_s in by_round]
-            found |= spread("tokens_per_s", rates, [tokens / latency_s for latency_s in repeats])
-    return found
+            numbers |= spread("tokens_per_s", rates, [tokens / latency_s for latency_s in repeats])
+    return numbers
 
 
 def _round(record: Raw) -> Round:
@@ -165,17 +176,17 @@ def _round(record: Raw) -> Round:
 
 
 def _cell(record: Raw, shape: Sequence[int]) -> Raw | None:
-    """The measured cell of that shape."""
+    """Return the measured cell of the shape."""
     batch_size, prompt_tokens, new_tokens, which, depth = shape
-    same = [
+    cells = [
         cell
         for cell in record["cells"]
         if (cell["batch_size"], cell["prompt_tokens"], cell["new_tokens"]) == (batch_size, prompt_tokens, new_tokens)
         and cell.get("depth", 0) == depth
     ]
-    told = [cell.get("text") for cell in same]
-    numbers = [at if text is None else text for at, text in enumerate(told)]
-    return next((cell for at, cell in zip(numbers, same, strict=True) if at == which and cell["status"] == "ok"), None)
+    texts = [cell.get("text") for cell in cells]
+    numbers = [at if text is None else text for at, text in enumerate(texts)]
+    return next((cell for at, cell in zip(numbers, cells, strict=True) if at == which and cell["status"] == "ok"), None)
 
 
 def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:
@@ -184,9 +195,12 @@ def _samples(record: Raw, shape: Sequence[int]) -> list[Raw]:
 
 
 def _peak(cell: Raw) -> float | None:
-    """From the repeats where they say. An engine in a process of its own says one number on a GPU, the driver's; on a
-    CPU the cell has the growth since before the load."""
-    peaks = [one["peak_allocated_bytes"] for one in cell["samples"] if one["peak_allocated_bytes"] is not None]
+    """Return the peak of the repeats.
+
+    For an engine in a separate process, return the peak of the driver on a GPU, or the growth since before the load on
+    a CPU.
+    """
+    peaks = [sample["peak_allocated_bytes"] for sample in cell["samples"] if sample["peak_allocated_bytes"] is not None]
     memory = cell["memory"]
     if peaks:
         return float(max(peaks) + (memory.get("graph_pool_bytes") or 0))

@@ -1,4 +1,4 @@
-"""The numbers of token mixers, computed a second time from the files' raw JSON: no code of the workload is used."""
+"""Recompute the numbers of token mixers from the raw JSON of records, without the code of the workload."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarker.comparison.recompute import centre, spread
 from tests.oracles.attention import Numbers, Raw, times_by_round
 
 READS = {"linear": 2, "retention": 2, "gdn": 3}
-"""Times that a token goes over the state: once to write, once to read, and for the delta rule once more to compare."""
+"""Passes over the state per token: a write, a read, and for the delta rule a comparison."""
 TRAINING = "training_step"
 ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """What a row says apart from its speed-up.
+    """Return the numbers of a row except its speed-up.
 
     Args:
         shape: Length, batch size and mode.
@@ -45,7 +45,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
-    """The interval and the deviation beside latency and rate."""
+    """Return intervals and deviations of latency and rate."""
     times = list(times_by_round(records, shape, lambda sample, mode: sample["latency_s"]).values())
     cells = [cell for record in records for cell in _cells(record, shape)]
     repeats = [sample["latency_s"] for cell in cells for sample in cell["samples"]]
@@ -55,8 +55,10 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 
 def operations(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
-    """Two for each number of the state and time that a token goes over it; for softmax, over each pair of tokens. A
-    training step has those of every layer with its backward pass, and six for each weight of a product and token."""
+    """Return FLOPs: two per number of the state and pass over it, or for softmax two per number of each pair of tokens.
+
+    A training step takes those of every layer with its backward pass, and six per weight of a product and token.
+    """
     if mode == TRAINING:
         block, alone = record["subject"]["block"], operations(record, seq_len, batch_size, "forward_backward")
         looked_up = (block["vocabulary"] + seq_len) * block["hidden"]
@@ -66,14 +68,14 @@ def operations(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
     keys, values = subject["head_dim"], subject["value_dim"] or subject["head_dim"]
     if mixer == "softmax":
         pairs = sum(query + 1 for query in range(seq_len))
-        forward, whole = 2 * batch_size * subject["heads"] * (keys + values) * pairs, 3.5
+        forward, with_gradients = 2 * batch_size * subject["heads"] * (keys + values) * pairs, 3.5
     else:
-        forward, whole = READS[mixer] * 2 * batch_size * seq_len * subject["heads"] * keys * values, 3
-    return forward if mode == "forward" else round(whole * forward)
+        forward, with_gradients = READS[mixer] * 2 * batch_size * seq_len * subject["heads"] * keys * values, 3
+    return forward if mode == "forward" else round(with_gradients * forward)
 
 
 def state(record: Raw, seq_len: int) -> int:
-    """Numbers that one sequence carries at its end."""
+    """Return the size of the state at the end of one sequence, in numbers."""
     subject = record["subject"]
     keys, values = subject["head_dim"], subject["value_dim"] or subject["head_dim"]
     each = seq_len * (keys + values) if record["variant"]["mixer"] == "softmax" else keys * values
@@ -81,8 +83,11 @@ def state(record: Raw, seq_len: int) -> int:
 
 
 def parameters(record: Raw, seq_len: int) -> int:
-    """Of the small model: embeddings of tokens and positions, the head, norms, and layers of a mixer and a feed-forward
-    that is 4 times as wide as the model for softmax, and makes up for a mixer's other parameters."""
+    """Return the parameters of the small model: embeddings of tokens and positions, output head, norms and layers.
+
+    A layer is a mixer and a feed-forward network, which is 4 times as wide as the model for softmax. For other mixers
+    its width compensates for their parameters.
+    """
     block = record["subject"]["block"]
     hidden, plain = block["hidden"], mixer_parameters(record["subject"], "softmax")
     mixer = mixer_parameters(record["subject"], record["variant"]["mixer"])
@@ -94,7 +99,7 @@ def parameters(record: Raw, seq_len: int) -> int:
 
 
 def mixer_parameters(subject: Raw, mixer: str) -> int:
-    """Of one layer: queries, keys and values, the way back, two gates a head with their biases, four taps a channel."""
+    """Return the parameters of a mixer: q, k, v, output, two gates per head with biases, four taps per channel."""
     heads, keys, values = subject["heads"], subject["head_dim"], subject["value_dim"] or subject["head_dim"]
     hidden, channels = subject["block"]["hidden"], heads * (2 * keys + values)
     gates = 2 * heads * hidden + 2 * heads if mixer == "gdn" else 0
@@ -103,8 +108,10 @@ def mixer_parameters(subject: Raw, mixer: str) -> int:
 
 
 def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
-    """Inputs read and output written; with gradients the inputs and the output's gradient again, and theirs written.
-    A training step: ten numbers a weight."""
+    """Return bytes of inputs and output; with gradients inputs and output gradient are read, input gradients written.
+
+    A training step moves ten numbers per weight.
+    """
     if mode == TRAINING:
         # Float32 weights: forward, backward, gradient written; AdamW reads four numbers a weight and writes three.
         return 40 * parameters(record, seq_len)
@@ -115,7 +122,7 @@ def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
     inputs, output = rows * element * (2 * keys + values) + gates, rows * element * values
     if mode == "forward":
         return inputs + output
-    # An attention reads its output again, and keeps and reads a float32 for each row.
+    # Attention also reads its output, and writes and reads one float32 per row.
     extra = output + 2 * 4 * rows if record["variant"]["mixer"] == "softmax" else 0
     return 3 * inputs + 2 * output + extra
 
