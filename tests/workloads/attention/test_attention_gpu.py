@@ -1,4 +1,4 @@
-"""Attention on a GPU: each variant runs its own kernel, clocks agree, and known orders of speed hold."""
+"""Attention on a GPU: each variant runs its kernel, clocks agree, and known orders of speed hold."""
 
 import math
 from itertools import cycle, islice
@@ -29,7 +29,7 @@ def measured(variant, point=POINT, dtype="bfloat16", **subject):
 
 
 @pytest.mark.parametrize("variant", ["naive", "math", "flash", "efficient", "cudnn", "flex"])
-def test_every_variant_runs_its_own_kernel_and_is_right(variant):
+def test_each_variant_runs_its_kernel_and_is_accurate(variant):
     if variant in ("cudnn", "efficient") and torch.version.hip:
         pytest.skip("AMD's kernels are AOTriton's")
     cell = measured(variant)
@@ -37,17 +37,17 @@ def test_every_variant_runs_its_own_kernel_and_is_right(variant):
     assert cell.checked.error < 1e-2
 
 
-def test_the_backend_that_torch_chose_is_named():
+def test_backend_selected_by_torch_is_named():
     assert variants_with_kernel(measured("auto").kernels, find_device("cuda").kind)
 
 
 @pytest.mark.parametrize("variant", ["flash", "cudnn", "math"])
-def test_shared_heads_are_right(variant):
+def test_shared_heads_are_accurate(variant):
     assert measured(variant, kv_heads=4).checked.error < 1e-2
 
 
 @pytest.mark.parametrize("variant", ["naive", "math", "efficient", "flex"])
-def test_windows_are_right(variant):
+def test_windows_are_accurate(variant):
     assert measured(variant, window=256).checked.error < 1e-2
 
 
@@ -60,7 +60,7 @@ def test_windows_are_right(variant):
         ("gradient_lost", "dq is off by 1"),
     ],
 )
-def test_a_planted_fault_is_refused(function, message):
+def test_planted_fault_is_refused(function, message):
     with pytest.raises(WrongResultError, match=message):
         measured(PLANTED + function)
 
@@ -69,38 +69,38 @@ def test_a_planted_fault_is_refused(function, message):
     ("function", "message"),
     [("kept_by_address", "two calls return o in the same memory"), ("kept_and_copied", "o is off by")],
 )
-def test_a_kept_output_is_refused(function, message):
+def test_cached_output_is_refused(function, message):
     with pytest.raises(WrongResultError, match=message):
         measured(PLANTED + function, LengthPoint(1024, 2, "forward"))
 
 
-def test_a_right_user_function_passes():
+def test_correct_user_function_passes():
     assert measured(PLANTED + "right").checked.error < 1e-2
 
 
-def test_a_fused_kernel_keeps_less_than_a_matrix_of_scores():
+def test_fused_kernel_stores_less_than_a_matrix_of_scores():
     naive, flash = measured("naive"), measured("flash")
     assert flash.passes.kept_bytes < naive.demand.scores_bytes <= naive.passes.kept_bytes
 
 
-def test_flash_refuses_float32_with_a_reason():
+def test_flash_is_unsupported_for_float32():
     with pytest.raises(UnsupportedError, match="dtype"):
         measured("flash", dtype="float32")
 
 
-def test_tf32_is_less_exact_than_ieee():
+def test_tf32_is_less_accurate_than_ieee():
     ieee, tf32 = measured("naive", dtype="float32"), measured("naive", dtype="tf32")
     assert 10 * ieee.checked.error < tf32.checked.error < 2e-3
 
 
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize("variant", ["naive", "flash", "cudnn"])
-def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree(variant, mode):
+def test_host_clock_device_clock_and_hand_written_loop_agree(variant, mode):
     device, point = find_device("cuda"), LONG._replace(mode=mode)
     with open_attention(AttentionSubject(), AttentionVariant(variant=variant), device) as bench:
         flops, ready, step = bench.cell(point).demand.flops, bench.prepare(point), bench.step(point)
         calls = step().calls
-        # Measurements alternate: a card at its power limit slows down while it is measured.
+        # Measurements alternate, because a GPU at its power limit slows down during the measurement.
         pairs = [(step(), _by_hand(ready.operation, ready.copies, calls)) for _ in range(15)]
     tool_s, event_s, hand_s = (
         median(times)
@@ -126,10 +126,10 @@ def _by_hand(operation, copies, calls):
 
 
 @pytest.mark.parametrize("variant", ["flash", "cudnn"])
-def test_time_grows_with_the_square_of_a_long_sequence(variant):
+def test_time_grows_quadratically_for_long_sequences(variant):
     times = {}
     for length in (4096, 16384):
-        # Four sequences: one of 4,096 positions does not fill the card.
+        # Four sequences, because one of 4,096 positions does not fill the GPU.
         point = LengthPoint(length, 4, "forward")
         with open_attention(AttentionSubject(), AttentionVariant(variant=variant), find_device("cuda")) as bench:
             step = bench.step(point)
@@ -140,7 +140,7 @@ def test_time_grows_with_the_square_of_a_long_sequence(variant):
     assert 1.8 < exponent < 2.1
 
 
-def test_no_kernel_is_faster_than_the_measured_products():
+def test_no_kernel_exceeds_the_measured_matmul_rate():
     device = find_device("cuda")
     limits = measure_limits(device, "bfloat16")
     for variant in ("flash", "auto"):

@@ -1,4 +1,4 @@
-"""Explanations and comparisons of attention's records."""
+"""Records of attention are explained and compared."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SOFTMAX = SeenKernel(name="void softmax_warp_forward<float>", calls=1, total_s=0
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> AttentionRecord:
-    """A real record, whose times the tests replace."""
+    """Return a real record. The tests replace its times."""
     folder = tmp_path_factory.mktemp("records")
-    words = "--variant naive --heads 1 --head-dim 16 --dtype float32 --device cpu --mode forward --runs 1 --warmup 1"
+    options = "--variant naive --heads 1 --head-dim 16 --dtype float32 --device cpu --mode forward --runs 1 --warmup 1"
     lengths = ",".join(map(str, LENGTHS))
-    job = read_job(["attention", *words.split(), "--warmup-limit", "1", "--no-limits", "--seq-len", lengths])
+    job = read_job(["attention", *options.split(), "--warmup-limit", "1", "--no-limits", "--seq-len", lengths])
     return Run(job.model_copy(update={"output": folder}), Terminal(quiet=True)).execute()
 
 
 def with_times(record, name, times, *, kernel=None, limits=LIMITS, round_number=0, batches=(1, 1, 1, 1)):
-    """Return the record as another variant's, on a GPU; one millisecond per call by default."""
+    """Return the record as that of another variant on a GPU with the given times."""
     cells = tuple(
         cell.model_copy(
             update={
@@ -61,7 +61,7 @@ def with_times(record, name, times, *, kernel=None, limits=LIMITS, round_number=
 
 
 def at_share(record, share):
-    """Return times at which the FLOPs at the matmul rate takes that share."""
+    """Return times at which the FLOPs reach this share of the matmul rate."""
     return [cell.demand.flops / LIMITS.matmul_flops_per_s / share for cell in record.cells]
 
 
@@ -71,7 +71,7 @@ def explained(record) -> Explanation:
     return explanation
 
 
-def test_a_call_on_a_cpu_without_limits_is_not_called_matrix_products(measured):
+def test_cpu_call_without_limits_is_not_explained(measured):
     explanation = explain("naive", [measured.model_copy(update={"cells": undisturbed_cells(measured)})])
     assert isinstance(explanation, NotExplained)
     assert explanation.why == "on a CPU the operators of a call cannot be identified, and no limits were measured"
@@ -81,7 +81,7 @@ def undisturbed_cells(record):
     return tuple(cell.model_copy(update={"flags": ()}) for cell in record.cells)
 
 
-def test_naive_is_bound_by_the_bandwidth_that_its_scores_take(measured):
+def test_naive_is_bound_by_the_bandwidth_of_its_scores(measured):
     cell = measured.cells[-1]
     moving_s = (8 * cell.demand.scores_bytes + cell.demand.bytes) / LIMITS.bytes_per_s
     kernel = SOFTMAX.model_copy(update={"total_s": moving_s / 0.77})
@@ -91,14 +91,14 @@ def test_naive_is_bound_by_the_bandwidth_that_its_scores_take(measured):
     assert explanation.verdict.advice.startswith("A fused kernel never writes the scores")
 
 
-def test_a_call_whose_kernels_run_for_a_tenth_of_it_waits_for_the_host(measured):
+def test_call_with_90_percent_gaps_is_bound_by_the_host(measured):
     kernel = FLASH.model_copy(update={"total_s": 5e-6})
     explanation = explained(with_times(measured, "flash", [50e-6] * 4, kernel=kernel))
     assert explanation.verdict.bound == "host"
     assert "gaps 90 % (10.00x without)" in explanation.verdict.reason
 
 
-def test_a_device_at_its_power_limit_waits_for_nobody(measured):
+def test_power_limited_device_has_no_gaps(measured):
     record = with_times(measured, "flash", [1e-3] * 4, kernel=FLASH)
     cells = tuple(cell.model_copy(update={"flags": ("power_limited",)}) for cell in record.cells)
     limited = explained(record.model_copy(update={"cells": cells}))
@@ -110,7 +110,7 @@ def test_a_device_at_its_power_limit_waits_for_nobody(measured):
 
 
 @pytest.mark.parametrize(("share", "bound"), [(0.86, "compute"), (0.36, "slow products")])
-def test_a_fused_kernel_is_held_against_the_matmul_rate(measured, share, bound):
+def test_fused_kernel_is_compared_with_the_matmul_rate(measured, share, bound):
     fast = LIMITS.model_copy(update={"read_bytes_per_s": 1e15})
     times = at_share(measured, share)
     kernel = FLASH.model_copy(update={"total_s": times[-1]})
@@ -119,12 +119,12 @@ def test_a_fused_kernel_is_held_against_the_matmul_rate(measured, share, bound):
     assert f"it reaches {share:.0%} of the measured float16 matmul rate".replace("%", " %") in explanation.notes
 
 
-def test_a_rate_above_the_ceiling_is_called_impossible(measured):
+def test_rate_above_the_ceiling_is_reported_as_impossible(measured):
     explanation = explained(with_times(measured, "flash", at_share(measured, 1.14), kernel=FLASH))
     assert "impossible: 114 % of the measured float16 matmul rate" in explanation.notes
 
 
-def test_a_processors_call_is_explained_without_gaps(measured):
+def test_cpu_call_is_explained_without_gaps(measured):
     record = measured.model_copy(update={"limits": LIMITS})
     explanation = explained(record)
     assert [share.name for share in explanation.shares] == ["floor", "excess"]
@@ -133,7 +133,7 @@ def test_a_processors_call_is_explained_without_gaps(measured):
     )
 
 
-def test_without_a_measured_cell_nothing_is_explained(measured):
+def test_variant_without_a_measured_cell_is_not_explained(measured):
     cells = tuple(cell.model_copy(update={"status": "unsupported", "samples": ()}) for cell in measured.cells)
     explanation = explain("flash", [measured.model_copy(update={"cells": cells})])
     assert isinstance(explanation, NotExplained)
@@ -150,14 +150,14 @@ def both(measured, **fields):
     ]
 
 
-def test_a_comparison_has_the_crossing_and_the_growth_of_the_time(measured):
+def test_comparison_reports_the_crossing_and_the_growth_of_time(measured):
     page = to_markdown(compare_records(both(measured), baseline="naive"))
     assert "- forward, batch of 1: flash is faster than naive from between 128 and 256 on." in page
     assert "- forward, batch of 1: the time of naive grows as S^2.00 from 64 to 128, S^2.00 from 128 to 256" in page
     assert "S^2.00 over 4 lengths, at most 0.0 % off." in page
 
 
-def test_lengths_with_equal_tokens_are_a_series_of_their_own(measured):
+def test_lengths_with_equal_tokens_are_a_separate_series(measured):
     page = to_markdown(compare_records(both(measured, batches=(8, 4, 2, 1)), baseline="naive"))
     assert "- forward, 512 tokens: flash is faster than naive from between 128 and 256 on." in page
     assert "grows as" not in page

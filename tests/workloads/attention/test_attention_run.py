@@ -1,4 +1,4 @@
-"""One run of attention in this process, from the command line to a record that is read again."""
+"""A run of attention in this process, from the command line to a record that is read again."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.jobs import read_job
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHAPE = ("--seq-len", "128", "--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
-OWN = """
+SOURCE = """
 from torch.nn.functional import scaled_dot_product_attention
 
-def right(query, key, value, is_causal):
+def correct(query, key, value, is_causal):
     return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
 
 def without_a_mask(query, key, value):
@@ -34,26 +34,26 @@ def without_a_mask(query, key, value):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Yield a user's module in the current folder."""
-    (tmp_path / "own_attention.py").write_text(OWN)
+def user_module(tmp_path, monkeypatch):
+    """Write a user's module to the current folder and yield its path."""
+    (tmp_path / "own_attention.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path / "own_attention.py"
     sys.modules.pop("own_attention", None)
 
 
-def job(*words):
-    return read_job(["attention", *SHAPE, *SHORT, *words])
+def job(*options):
+    return read_job(["attention", *SHAPE, *SHORT, *options])
 
 
-def record_of(folder, *words) -> AttentionRecord:
-    Run(job("--mode", "forward", "--output", str(folder), *words), Terminal(quiet=True)).execute()
+def record_of(folder, *options) -> AttentionRecord:
+    Run(job("--mode", "forward", "--output", str(folder), *options), Terminal(quiet=True)).execute()
     (record,) = collect([folder]).records
     return record
 
 
-def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
+def test_run_writes_a_record_that_is_compared_and_verified(tmp_path):
     record = record_of(tmp_path, "--variant", "naive")
     (cell,) = record.cells
     assert (record.workload, record.status, cell.status) == ("attention", "complete", "ok")
@@ -70,48 +70,50 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     assert not verify([tmp_path]).problems
 
 
-def test_a_variant_that_cannot_run_here_is_a_row_without_a_time(tmp_path):
+def test_unsupported_variant_is_recorded_without_samples(tmp_path):
     (cell,) = record_of(tmp_path, "--variant", "cudnn").cells
     assert (cell.status, cell.samples) == ("unsupported", ())
     assert cell.reason == "not on CPUs; it runs on NVIDIA GPUs"
 
 
-def test_user_code_runs_only_with_trust_on_the_command_line(tmp_path, own):
-    with pytest.raises(SpecError, match="variant own_attention:right: is code of your own, which is run; add --trust"):
-        job("--variant", "own_attention:right")
-    record = record_of(tmp_path / "right", "--variant", "own_attention:right", "--trust-code")
+def test_user_code_requires_trust_code_on_the_command_line(tmp_path, user_module):
+    with pytest.raises(
+        SpecError, match="variant own_attention:correct: is code of your own, which is run; add --trust"
+    ):
+        job("--variant", "own_attention:correct")
+    record = record_of(tmp_path / "correct", "--variant", "own_attention:correct", "--trust-code")
     assert record.cells[0].status == "ok"
     assert record.built.source_sha256
     config = tmp_path / "config.yaml"
     config.write_text(
-        "workload: attention\nsubject: {trust_code: true}\nvariants: [{variant: 'own_attention:right'}]\n"
+        "workload: attention\nsubject: {trust_code: true}\nvariants: [{variant: 'own_attention:correct'}]\n"
     )
     with pytest.raises(SpecError, match="subject: no key 'trust_code'"):
         read_experiment(config)
 
 
-def test_a_wrong_result_is_invalid_and_has_no_speed(tmp_path, own):
+def test_wrong_result_is_invalid_and_has_no_samples(tmp_path, user_module):
     (cell,) = record_of(tmp_path / "wrong", "--variant", "own_attention:without_a_mask", "--trust-code").cells
     assert (cell.status, cell.error_kind, cell.samples) == ("invalid", "wrong_result", ())
     assert cell.reason.startswith("wrong result: o is off by")
 
 
-def test_a_function_that_was_changed_has_another_key(tmp_path, own):
-    record = record_of(tmp_path / "r", "--variant", "own_attention:right", "--trust-code")
-    same_job = job("--mode", "forward", "--variant", "own_attention:right", "--trust-code")
+def test_changed_user_function_changes_the_key(tmp_path, user_module):
+    record = record_of(tmp_path / "r", "--variant", "own_attention:correct", "--trust-code")
+    same_job = job("--mode", "forward", "--variant", "own_attention:correct", "--trust-code")
     (point,) = same_job.points()
     assert result_key(same_job, point, record.environment) == record.cells[0].key
-    own.write_text(OWN + "\n# faster\n")
+    user_module.write_text(SOURCE + "\n# faster\n")
     assert result_key(same_job, point, record.environment) != record.cells[0].key
 
 
-def test_a_batch_size_on_the_command_line_replaces_a_configs_tokens():
+def test_batch_size_option_replaces_the_tokens_of_a_config():
     config = ("attention", "--config", str(CONFIGS / "attention.yaml"), "--variant", "flash", "--seq-len", "1024")
     assert [point.batch_size for point in read_job([*config]).points()] == [16, 16]
     assert [point.batch_size for point in read_job([*config, "--batch-size", "2"]).points()] == [2, 2]
 
 
-@pytest.mark.parametrize("words", [("--energy",), ("--profile-tokens", "8")])
-def test_options_without_effect_are_refused(words):
-    with pytest.raises(SpecError, match=f"{words[0]}: "):
-        job("--variant", "naive", *words)
+@pytest.mark.parametrize("options", [("--energy",), ("--profile-tokens", "8")])
+def test_options_without_effect_are_refused(options):
+    with pytest.raises(SpecError, match=f"{options[0]}: "):
+        job("--variant", "naive", *options)

@@ -27,12 +27,12 @@ def problem(kind, **values):
     return first_problem(caught.value, kind)
 
 
-def test_tokens_give_each_length_its_batch_size():
+def test_tokens_determine_the_batch_size_of_each_length():
     grid = AttentionGrid(tokens=(16384,), seq_len=(1024, 16384), mode=("forward",))
     assert grid.points() == [LengthPoint(1024, 16, "forward"), LengthPoint(16384, 1, "forward")]
 
 
-def test_the_shortest_length_comes_first():
+def test_points_are_sorted_by_length():
     points = AttentionGrid(seq_len=(512, 128), batch_size=(2, 1), mode=("forward",)).points()
     assert [(point.seq_len, point.batch_size) for point in points] == [(128, 1), (128, 2), (512, 1), (512, 2)]
 
@@ -63,31 +63,31 @@ def test_invalid_values_are_refused_in_one_line(kind, values, expected):
     assert problem(kind, **values) == expected
 
 
-def test_an_unknown_variant_gets_the_near_miss():
+def test_unknown_variant_is_refused_with_a_suggestion():
     with pytest.raises(SpecError, match="no attention variant 'flsh'; did you mean 'flash'"):
         implementation_of("flsh")
 
 
-def test_a_variant_refuses_shapes_without_torch():
+def test_unsupported_shapes_are_refused_without_torch():
     assert VARIANTS["flash"].wrong_shape(shape(head_dim=512)) == "takes a head_dim of 256 at most, not 512"
     assert VARIANTS["cudnn"].wrong_shape(shape(dtype="float32")) == "takes bfloat16 and float16, not float32"
     assert VARIANTS["flash"].wrong_shape(shape(window=4)) == "takes no window"
     assert VARIANTS["naive"].wrong_shape(shape(head_dim=512, window=4)) is None
 
 
-def test_cudnn_is_unsupported_on_amd_and_on_a_processor():
+def test_cudnn_is_unsupported_on_amd_and_on_a_cpu():
     with pytest.raises(UnsupportedError, match=r"^not on AMD GPUs; it runs on NVIDIA GPUs$"):
         VARIANTS["cudnn"].check_available(shape(), "rocm")
     with pytest.raises(UnsupportedError, match=r"^not on CPUs; it runs on NVIDIA GPUs$"):
         VARIANTS["cudnn"].check_available(shape(), "cpu")
 
 
-def test_tf32_is_unsupported_on_a_processor():
+def test_tf32_is_unsupported_on_a_cpu():
     with pytest.raises(UnsupportedError, match="a CPU has none"):
         VARIANTS["naive"].check_available(shape(dtype="tf32"), "cpu")
 
 
-def test_a_library_that_is_missing_is_named():
+def test_missing_library_is_named():
     assert VARIANTS["fa4"].missing_module() == "flash_attn.cute.interface"
     assert VARIANTS["flash"].missing_module() is None
 
@@ -96,7 +96,7 @@ def test_a_library_that_is_missing_is_named():
     ("seq_len", "causal", "window", "pairs"),
     [(5, False, None, 25), (5, True, None, 15), (5, True, 2, 9), (5, True, 5, 15), (1, True, None, 1)],
 )
-def test_pairs_are_those_of_the_mask_counted_one_by_one(seq_len, causal, window, pairs):
+def test_allowed_pairs_equal_the_counted_mask(seq_len, causal, window, pairs):
     counted = sum(
         not causal or 0 <= query - key < (window or seq_len) for query in range(seq_len) for key in range(seq_len)
     )
@@ -104,34 +104,34 @@ def test_pairs_are_those_of_the_mask_counted_one_by_one(seq_len, causal, window,
     assert allowed_pairs(shape(seq_len=seq_len, causal=causal, window=window)) == pairs
 
 
-def test_flops_of_the_shape_in_the_flash_attention_papers():
-    whole = attention_flops_and_bytes(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False))
-    assert whole.flops == 34_359_738_368
+def test_flops_equal_those_of_the_flash_attention_papers():
+    forward = attention_flops_and_bytes(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False))
+    assert forward.flops == 34_359_738_368
     both = attention_flops_and_bytes(
         shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False, mode="forward_backward")
     )
-    assert both.flops == 3.5 * whole.flops
-    assert both.forward_flops == whole.flops
+    assert both.flops == 3.5 * forward.flops
+    assert both.forward_flops == forward.flops
 
 
 def test_bytes_count_shared_heads_once():
     # q and o of 2 heads, k and v of 1, 8 positions of 4 numbers of 2 bytes.
     assert attention_flops_and_bytes(shape(kv_heads=1)).bytes == (2 * 2 + 2 * 1) * 8 * 4 * 2
-    # Backward: q, o, do, dq of 2 heads and k, v, dk, dv of 1 more; a float32 a row, written and read.
+    # Backward: also q, o, do, dq of 2 heads and k, v, dk, dv of 1; one float32 per row, written and read.
     assert (
         attention_flops_and_bytes(shape(kv_heads=1, mode="forward_backward")).bytes
         == (6 * 2 + 6 * 1) * 8 * 4 * 2 + 2 * 2 * 8 * 4
     )
 
 
-def test_scores_move_six_times_without_a_mask_and_eight_with_it_and_more_with_the_gradients():
+def test_passes_over_the_scores_depend_on_mask_and_gradients():
     assert scores_passes(is_causal=False, is_backward=False) == 6
     assert scores_passes(is_causal=True, is_backward=False) == 8
     assert scores_passes(is_causal=False, is_backward=True) == 6 + 9
     assert scores_passes(is_causal=True, is_backward=True) == 8 + 11
 
 
-def test_a_variant_of_its_own_type_is_named_after_it():
+def test_variant_with_a_dtype_is_named_after_the_dtype():
     assert AttentionVariant(variant="naive", dtype="tf32").name == "naive tf32"
     assert shape(dtype="float32").dtype == "float32"
     assert shape().dtype == "bfloat16"

@@ -11,19 +11,19 @@ def decided(length, verdict):
     return length, SpeedUp("naive", Ratio(2.0, 3, 1.9, 2.1), verdict)
 
 
-def test_the_exponent_of_a_doubling_is_its_binary_logarithm():
+def test_exponent_of_a_doubling_is_the_binary_logarithm():
     times = [(2048, 4.0), (1024, 1.0), (4096, 8.0)]
     assert exponents_text(times) == "S^2.00 from 1,024 to 2,048, S^1.00 from 2,048 to 4,096"
 
 
-def test_a_fit_finds_the_exponent_despite_a_fixed_cost():
+def test_fit_separates_the_exponent_from_a_fixed_cost():
     fit = growth([(length, 10e-6 + 2e-9 * length) for length in (256, 512, 1024, 2048, 4096)])
     assert fit.exponent == pytest.approx(1.0, abs=0.01)
     assert fit.fixed_s == pytest.approx(10e-6, rel=0.02)
     assert "S^1.00 over 5 lengths" in str(fit)
 
 
-def test_a_fit_never_has_a_negative_fixed_cost():
+def test_fit_has_no_negative_fixed_cost():
     fit = growth([(length, 1e-9 * length**2 - 1e-5) for length in (256, 512, 1024, 2048)])
     assert fit.fixed_s == 0
     assert fit.exponent > 2

@@ -1,4 +1,4 @@
-"""Sentences on the rows of context parallel attention."""
+"""Remarks on rows of context parallel attention."""
 
 import pytest
 
@@ -34,23 +34,23 @@ LINK = {"needed_link": 488e9, "measured_link": 296e9}
         ((0.0, -0.02, 0.04), "hides its communication at any measured length, from 4,096 to 16,384 positions"),
         ((0.4, 0.3, 0.2), "does not hide its communication at any measured length, from 4,096 to 16,384 positions"),
         ((0.0, 0.0, 0.2), "does not hide its communication at 16,384 positions: 20 % exposed;"),
-        # Communication that is exposed at a longer length counts as exposed before it too.
+        # Communication that is exposed at a longer length also counts as exposed at shorter lengths.
         ((0.0, 0.2, 0.0), "from between 8,192 and 16,384 positions on; at 8,192, 20 % exposed"),
     ],
 )
-def test_the_length_from_which_on_communication_is_hidden_is_named_with_the_needed_rate(shares, expected):
+def test_length_that_hides_communication_is_reported_with_the_needed_rate(shares, expected):
     rows = [row(length=4096 << doubling, exposed=share, facts=LINK) for doubling, share in enumerate(shares)]
     (sentence,) = hiding_remarks(rows)
     assert sentence.startswith("2 ranks, forward: zigzag ")
     assert expected in sentence
 
 
-def test_without_a_ring_no_rate_of_the_link_is_needed():
+def test_variant_without_a_ring_has_no_needed_rate():
     (sentence,) = hiding_remarks([row("ulysses", exposed=0.3)])
     assert sentence.endswith("at 4,096 positions: 30 % exposed.")
 
 
-def test_disturbed_times_give_no_shares_but_the_reason():
+def test_disturbed_cells_have_no_shares():
     times = {"samples": (OperationSample(latency_s=0.1),), "alone_s": (0.114, 0.1), "single_s": 0.05}
     demand = demand_of(AttentionShape(1, 4096, 4, 4, 64, True, None, "float32", "forward"), 2, VARIANTS["zigzag"])
     cell = ContextParallelCell.model_construct(ranks=2, gpus=2, demand=demand, flags=(), **times)
@@ -61,20 +61,20 @@ def test_disturbed_times_give_no_shares_but_the_reason():
     assert sentence == "Disturbed cells have no scaling and no exposed share: zigzag."
 
 
-def test_a_contiguous_ring_is_compared_with_the_bound_of_the_mask():
+def test_contiguous_ring_is_compared_with_the_bound_of_the_mask():
     sentences = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})])
     assert any(
         "at most 66.7 % of 2 ranks" in line and "its scaling was 63.0 %, imbalance 1.50" in line for line in sentences
     )
 
 
-def test_disagreeing_measurements_of_exposed_communication_are_named():
+def test_disagreeing_measurements_of_exposed_communication_are_reported():
     (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})])
     assert "apart" not in near
     sentences = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})])
     assert "20 % exposed by the trace and 4.0 % by leaving the exchange out" in sentences[-1]
 
 
-def test_the_first_table_has_scaling_and_both_measures():
+def test_first_table_has_scaling_and_both_exposed_shares():
     rows = [row(metrics={"scaling": Estimate(0.63)}, facts={"exposed_trace": 0.2}), row("single", exposed=0.0)]
     assert [column.heading for column in brief_columns(rows)][-3:] == ["scaling %", "exposed %", "traced %"]

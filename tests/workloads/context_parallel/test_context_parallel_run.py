@@ -1,4 +1,4 @@
-"""Context parallel attention over two processes of this machine: right, timed, and refused in one line."""
+"""Context parallel attention over two processes of this machine is accurate, timed and validated."""
 
 import subprocess
 import sys
@@ -26,13 +26,13 @@ SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
 
 
-def read(*words):
-    return read_job(["context_parallel", *SHAPE, *SHORT, *words])
+def read(*options):
+    return read_job(["context_parallel", *SHAPE, *SHORT, *options])
 
 
-# The run below compares zigzag too.
+# The run below also checks zigzag.
 @pytest.mark.parametrize("variant", [pytest.param("zigzag", marks=pytest.mark.by_hand), "ring", "ulysses", "single"])
-def test_the_result_of_all_ranks_is_that_of_one_process_in_float64(variant):
+def test_result_of_all_ranks_equals_one_process_in_float64(variant):
     job = read("--variant", variant, "--heads", "4", "--kv-heads", "2", "--seq-len", "512")
     with closing(ContextParallelBench(job, CpuDevice(), None, None)) as bench:
         checked = bench.correct(ContextParallelPoint(2, 512, "forward_backward"))["checked"]
@@ -42,9 +42,9 @@ def test_the_result_of_all_ranks_is_that_of_one_process_in_float64(variant):
     assert len(checked.distances) == (0 if variant == "single" else 4)
 
 
-def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
-    words = ("--variant", "zigzag", "--mode", "forward_backward", "--output", str(tmp_path))
-    Run(read(*words), Terminal(quiet=True)).execute()
+def test_run_writes_a_record_that_is_compared_and_verified(tmp_path):
+    options = ("--variant", "zigzag", "--mode", "forward_backward", "--output", str(tmp_path))
+    Run(read(*options), Terminal(quiet=True)).execute()
     (record,) = collect([tmp_path]).records
     (cell,) = record.cells
     assert cell.status == "ok", cell.reason
@@ -74,18 +74,18 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
 
 
 @pytest.mark.by_hand
-def test_under_torchrun_the_other_ranks_are_those_of_its_processes(tmp_path):
+def test_processes_of_torchrun_are_the_ranks(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    words = ["--variant", "zigzag", "--mode", "forward", "--ranks", "2,3,4", "--seq-len", "96"]
-    command = [*torchrun, "-m", "benchmarker", "run", "context_parallel", *SHAPE[:-2], *SHORT, *words]
-    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=300)
+    options = ["--variant", "zigzag", "--mode", "forward", "--ranks", "2,3,4", "--seq-len", "96"]
+    command = [*torchrun, "-m", "benchmarker", "run", "context_parallel", *SHAPE[:-2], *SHORT, *options]
+    process = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=300)
     (record,) = collect([tmp_path]).records
-    assert [cell.status for cell in record.cells] == ["ok", "ok", "unsupported"], done.stdout
+    assert [cell.status for cell in record.cells] == ["ok", "ok", "unsupported"], process.stdout
     assert record.cells[2].reason == "ranks: torchrun started 3 processes, fewer than 4 ranks"
     assert [len(cell.alone_s) for cell in record.cells] == [2, 3, 0]
 
 
-def test_a_variant_that_the_device_does_not_support_is_a_row_with_the_reason(tmp_path):
+def test_unsupported_variant_is_recorded_with_a_reason(tmp_path):
     Run(read("--variant", "allgather", "--output", str(tmp_path)), Terminal(quiet=True)).execute()
     (record,) = collect([tmp_path]).records
     assert {cell.status for cell in record.cells} == {"unsupported"}
@@ -93,7 +93,7 @@ def test_a_variant_that_the_device_does_not_support_is_a_row_with_the_reason(tmp
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("options", "expected"),
     [
         (
             ("--variant", "zigzag", "--seq-len", "4098", "--ranks", "4"),
@@ -117,13 +117,13 @@ def test_a_variant_that_the_device_does_not_support_is_a_row_with_the_reason(tmp
         (("--variant", "zig"), "no way to split 'zig'; did you mean 'zigzag'?"),
     ],
 )
-def test_an_impossible_split_is_refused_in_one_line_before_any_process(words, expected):
+def test_impossible_split_is_refused_before_any_process(options, expected):
     with pytest.raises(SpecError) as caught:
-        read(*words)
+        read(*options)
     assert expected in str(caught.value)
 
 
-def test_variables_of_the_exchange_are_recorded_without_paths():
+def test_communication_variables_are_recorded_without_paths():
     variables = {"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG_FILE": "/home/me", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/home/me"}
     assert read_variables(variables) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
 
@@ -133,7 +133,7 @@ def test_ranks_have_consecutive_gpus_or_share_the_cpu():
     assert devices_of("cpu", 2) == ("cpu", "cpu")
 
 
-def test_the_trace_of_a_rank_has_the_time_in_which_communication_runs_alone(monkeypatch):
+def test_trace_of_a_rank_contains_exposed_communication(monkeypatch):
     kernels = [event("flash_fwd_kernel", 0, 10), event("ncclDevKernel_SendRecv", 5, 15, stream=13)]
     traces = {"one device": kernels, "two devices": [*kernels, event("gemm", 0, 50, device=1)], "no tracer": []}
     monkeypatch.setattr(rank_work, "trace_of", lambda name, device: traces[name])

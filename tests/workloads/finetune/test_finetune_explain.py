@@ -1,4 +1,4 @@
-"""Purposes of a training step's kernels, and notes on a step."""
+"""Kernels of a training step are assigned to purposes."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def kernel(name, **sections):
 
 def profile(*kernels, by="device"):
     total_s = sum(kernel.total_s for kernel in kernels)
-    longest = tuple(sorted(kernels, key=lambda one: -one.total_s))
+    longest = tuple(sorted(kernels, key=lambda kernel: -kernel.total_s))
     return Profile(by=by, latency_s=2 * total_s, kernel_s=total_s, busy_s=total_s, span_s=total_s, kernels=longest)
 
 
@@ -53,34 +53,34 @@ def test_float32_is_separate_and_the_optimizer_is_identified_by_its_section():
     assert sum(spent.values()) == pytest.approx(STEP.kernel_s)
 
 
-def test_the_softmax_of_the_loss_is_not_attention():
+def test_softmax_of_the_loss_is_not_attention():
     assert purposes(LOSS, "forward", on_device=True) == {"loss": 1.0}
     assert purposes("void softmax_warp_forward<float>(float*)", "forward", on_device=True) == {"attention": 1.0}
 
 
-def test_the_embeddings_gradient_sorts_ids_and_samples_nothing():
+def test_sort_of_the_embedding_gradient_is_not_sampling():
     sort = "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<long>()"
     assert purposes(sort, "backward", on_device=True) == {"other": 1.0}
 
 
-def test_kernels_around_cudnns_backward_pass_are_attentions():
+def test_helper_kernels_of_cudnns_backward_pass_are_attention():
     for name in ("compute_dot_do_o_specialized<true, 128>", "convert_dq_to_16bits<true>"):
         assert purposes(f"void cudnn::fusion::{name}(void const*)", "backward", on_device=True) == {"attention": 1.0}
 
 
-def test_a_softmax_between_two_products_is_no_fused_attention():
+def test_softmax_between_two_products_is_not_fused_attention():
     softmax = kernel("void softmax_warp_forward<float, float, float, 10>(float*)", forward=1.0)
     assert has_fused_attention(STEP)
     assert not has_fused_attention(profile(softmax, kernel(SGEMM, forward=2.0), kernel(LOSS, forward=0.1)))
 
 
-def test_shares_are_of_all_kernel_time():
+def test_shares_are_relative_to_all_kernel_time():
     assert recompute_share(STEP) == pytest.approx(2.45 / STEP.kernel_s)
     assert float32_share(STEP) == pytest.approx(1.5 / STEP.kernel_s)
     assert unpacking_calls(STEP) == 3
 
 
-def test_on_a_cpu_autograds_own_rows_are_the_hosts():
+def test_autograd_rows_on_a_cpu_are_not_busy_time():
     step = profile(kernel("aten::mm", forward=2.0), kernel("MmBackward0", backward=1.0), by="cpu")
     phase = step_phase(step)
     assert phase.categories == {"matmul": 2.0}

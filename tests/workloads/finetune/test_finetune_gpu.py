@@ -1,6 +1,6 @@
-"""Fine-tuning on a GPU, in the shapes of Qwen3-4B with random weights: clocks agree, parts add up, kernels are counted.
+"""Fine-tuning on a GPU, with random weights of Qwen3-4B's shapes: clocks agree, parts add up, kernels are counted.
 
-It writes 8 GB of random weights once, and takes half a minute a recipe.
+The tests write 8 GB of random weights once and take half a minute per recipe.
 """
 
 import gc
@@ -25,13 +25,13 @@ from benchmarker.workloads.training_step import TrainingStep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
-MODEL, DTYPE, PLACE = "Qwen/Qwen3-4B", "bfloat16", "cuda"
+MODEL, DTYPE, DEVICE = "Qwen/Qwen3-4B", "bfloat16", "cuda"
 POINT = FinetunePoint(seq_len=1024, batch_size=4, accumulate=1)
 WITHOUT_CHECKPOINTS = POINT._replace(batch_size=2)
-"""Four sequences need 77 GiB, which do not fit an H100 of 80 GB after another recipe."""
+"""Point without checkpointing: four sequences take 77 GiB, too much for an H100 of 80 GB after another recipe."""
 WARM_UP = 3
 REPEATS = 25
-"""Repeats of each loop, alternating: with 15 the medians of the unsteady recipes still differed by 2.5 %."""
+"""Repeats of each loop, alternating. With 15 repeats, the medians of unsteady recipes still differed by 2.5 %."""
 RANK = int(binom.ppf(0.025, REPEATS, 0.5))
 """Rank of the values that bound the 95 % interval of a median. `lora` and `qlora-bf16` launch 15,000 kernels in
 about the time that the device needs for them: their steps differ by 20 % and more, two medians of one step by 4 %."""
@@ -43,17 +43,17 @@ class Ready(NamedTuple):
     optimizer: torch.optim.Optimizer
     batches: list[torch.Tensor]
     step: TrainingStep
-    """Warm, and without its parts."""
+    """Step after warm-up that does not time its parts."""
 
 
 @pytest.fixture(scope="module", params=["lora", "qlora", "qlora-bf16", "qlora-nocheckpoint"])
 def ready(request):
-    device, chosen = find_device(PLACE), FinetuneVariant(variant=request.param).recipe
-    # Frees the previous recipe's tensors.
+    device, chosen = find_device(DEVICE), FinetuneVariant(variant=request.param).recipe
+    # Free the tensors of the previous recipe.
     gc.collect()
     device.release()
     model = load_model(
-        MODEL, chosen.quant.quant, options=chosen.quant.options, dtype=DTYPE, load_format="dummy", device=PLACE
+        MODEL, chosen.quant.quant, options=chosen.quant.options, dtype=DTYPE, load_format="dummy", device=DEVICE
     )
     trainee = make_trainee(model, chosen, device, dtype=DTYPE, seed=0)
     point = WITHOUT_CHECKPOINTS if request.param == "qlora-nocheckpoint" else POINT
@@ -66,10 +66,10 @@ def ready(request):
     return Ready(request.param, trainee, optimizer, batches, step)
 
 
-def test_the_step_takes_as_long_as_a_hand_written_loop(ready):
-    # Alternate, with each first equally often: a card at its power limit slows down while it is measured.
+def test_step_takes_as_long_as_a_hand_written_loop(ready):
+    # Alternate the order, because a GPU at its power limit slows down during the measurement.
     tool, hand = [], []
-    # A garbage collection walks the graph of a step, and would slow some steps only.
+    # Garbage collection walks the graph of a step and would slow only some steps.
     with no_garbage_collection():
         for number in range(REPEATS):
             if number % 2:
@@ -88,19 +88,19 @@ def test_the_step_takes_as_long_as_a_hand_written_loop(ready):
 
 
 def _median_with_interval(values):
-    """Return the median and its 95 % interval by ranks, to which a disturbed step is one value."""
+    """Return the median and its 95 % interval by ranks, in which a disturbed step counts as one value."""
     ranked = sorted(values)
     return median(values), ranked[RANK - 1], ranked[-RANK]
 
 
 def _by_hand(ready, number):
-    """Seconds of one step on the device's clock."""
+    """Return the seconds of one step on the device's clock."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     ids, model = ready.batches[number % len(ready.batches)], ready.trainee.model
-    is_mixed = ready.recipe in ("lora", "qlora-bf16")  # its base is unchanged
+    is_mixed = ready.recipe in ("lora", "qlora-bf16")  # Without peft's preparation of the base.
     torch.cuda.synchronize()
     first.record()
-    with torch.autocast(PLACE, dtype=torch.bfloat16, enabled=is_mixed):
+    with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=is_mixed):
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()
     ready.optimizer.step()
@@ -110,21 +110,19 @@ def _by_hand(ready, number):
     return first.elapsed_time(last) / 1e3
 
 
-def test_forward_backward_and_optimizer_add_up_to_the_step(ready):
+def test_parts_of_a_step_add_up_to_its_time(ready):
     with no_garbage_collection():
         pairs = [(ready.step().latency_s, ready.step.parts()) for _ in range(REPEATS)]
-    whole_s = median(latency_s for latency_s, _ in pairs)
+    step_s = median(latency_s for latency_s, _ in pairs)
     ratio, low, high = _median_with_interval([sum(parts.values()) / latency_s for latency_s, parts in pairs])
     medians = {part: median(parts[part] for _, parts in pairs) * 1e3 for part in ("forward", "backward", "optimizer")}
-    words = ", ".join(f"{part} {middle:.2f}" for part, middle in medians.items())
-    print(
-        f"{ready.recipe}: {words} of {whole_s * 1e3:.2f} ms; together {ratio:.4f} [{low:.4f}, {high:.4f}] of the step"
-    )
+    times = ", ".join(f"{part} {middle:.2f}" for part, middle in medians.items())
+    print(f"{ready.recipe}: {times} of {step_s * 1e3:.2f} ms; together {ratio:.4f} [{low:.4f}, {high:.4f}] of the step")
     assert low <= 1.03
     assert high >= 0.97
 
 
-def test_every_step_runs_the_same_kernels_and_each_weight_is_unpacked_as_often_as_expected(ready):
+def test_steps_run_equal_kernels_and_unpack_weights_as_expected(ready):
     device = ready.trainee.device
     first, second = (profile_step(ready.step.profiled, device=device, trace_path=None) for _ in range(2))
     counts = [Counter({kernel.name: kernel.calls for kernel in profile.kernels}) for profile in (first, second)]

@@ -26,12 +26,12 @@ from benchmarker.workloads.finetune.trainee import frozen_sha256, make_trainee
 from benchmarker.workloads.training_step import TrainingStep
 from tests.jobs import read_job
 
-ASKED = ("--model", "qwen3-small", "--dtype", "float32", "--seq-len", "16", "--batch-size", "2", "--device", "cpu")
+ARGUMENTS = ("--model", "qwen3-small", "--dtype", "float32", "--seq-len", "16", "--batch-size", "2", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits", "--no-profile")
 
 
-def record_of(folder, *words) -> FinetuneRecord:
-    Run(read_job(["finetune", *ASKED, *SHORT, "--output", str(folder), *words]), Terminal(quiet=True)).execute()
+def record_of(folder, *options) -> FinetuneRecord:
+    Run(read_job(["finetune", *ARGUMENTS, *SHORT, "--output", str(folder), *options]), Terminal(quiet=True)).execute()
     (record,) = collect([folder]).records
     return record
 
@@ -58,11 +58,11 @@ def step_of(trainee, **options):
 
 
 @pytest.mark.parametrize("recipe", ["qlora", "full"])
-def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path, recipe):
+def test_run_writes_a_record_that_is_compared_and_verified(tmp_path, recipe):
     record = record_of(tmp_path, "--variant", recipe)
     (cell,) = record.cells
     assert (record.workload, record.status, cell.status) == ("finetune", "complete", "ok")
-    assert cell.checked.error < 1e-6, "in float32 the gradients are the reference's"
+    assert cell.checked.error < 1e-6, "float32 gradients differ from the reference"
     # The amount depends on earlier tests in this process; tests/measure/test_memory.py checks the number.
     assert cell.memory.resident_growth_bytes is not None
     assert record.built.frozen_unchanged is (None if recipe == "full" else True)
@@ -80,7 +80,7 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path, rec
     else:
         # Rank 16 on q, k, v, o, gate, up and down of four layers.
         widths = [(256, 256), (256, 128), (256, 128), (256, 256), (256, 384), (256, 384), (384, 256)]
-        assert record.built.trained_parameters == 4 * sum(16 * (one + other) for one, other in widths)
+        assert record.built.trained_parameters == 4 * sum(16 * (width_in + width_out) for width_in, width_out in widths)
         assert record.built.dequantize_calls == 3 * 28
         assert record.variant.base == "nf4"
     assert not verify([tmp_path]).problems
@@ -95,12 +95,12 @@ def test_each_packed_weight_is_unpacked_in_forward_recompute_and_backward(qlora)
     assert calls == {"forward": 28, "recompute": 28, "backward": 28}
 
 
-def test_gradients_with_another_scaling_are_detected(qlora):
+def test_gradients_with_a_wrong_scaling_are_refused(qlora):
     adapter = qlora.base.get_decoder().layers[0].mlp.up_proj
     before = adapter.scaling["default"]
     refuse_inaccurate(check_gradients(qlora, ids()))
     try:
-        # Only the forward pass: the reference reads the adapter's scaling.
+        # Change only the forward pass, because the reference reads the adapter's scaling.
         original = adapter.lora_A["default"].forward
         adapter.lora_A["default"].forward = lambda hidden: 3 * original(hidden)
         with pytest.raises(WrongResultError, match="wrong result: the gradients' cosine"):
@@ -110,7 +110,7 @@ def test_gradients_with_another_scaling_are_detected(qlora):
     assert adapter.scaling["default"] == before
 
 
-def test_a_frozen_weight_that_changes_is_seen(qlora):
+def test_changed_frozen_weight_changes_the_hash(qlora):
     before = frozen_sha256(qlora)
     packed = qlora.base.get_decoder().layers[1].mlp.up_proj.base_layer.weight
     packed.data[0] ^= 1
@@ -119,14 +119,14 @@ def test_a_frozen_weight_that_changes_is_seen(qlora):
     assert frozen_sha256(qlora) == before
 
 
-def test_nf4_is_unpacked_as_bitsandbytes_does(qlora):
+def test_unpacked_nf4_equals_bitsandbytes(qlora):
     from bitsandbytes.functional import dequantize_4bit
 
     weight = qlora.base.get_decoder().layers[0].mlp.up_proj.base_layer.weight
     assert torch.allclose(unpacked_nf4(weight), dequantize_4bit(weight.data, weight.quant_state), atol=1e-6)
 
 
-def test_a_loss_that_is_no_number_is_invalid(tmp_path, monkeypatch):
+def test_loss_that_is_not_finite_is_invalid(tmp_path, monkeypatch):
     original = TrainingStep.__call__
 
     def spoilt(self):
@@ -139,19 +139,19 @@ def test_a_loss_that_is_no_number_is_invalid(tmp_path, monkeypatch):
     assert (cell.status, cell.error_kind, cell.samples) == ("invalid", "wrong_result", ())
 
 
-def test_a_wrong_first_loss_makes_every_cell_invalid(tmp_path, monkeypatch):
+def test_wrong_first_loss_invalidates_every_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(finetune_bench, "LOSS_TOLERANCE", -1.0)
     cells = record_of(tmp_path, "--variant", "full", "--seq-len", "8,16").cells
     assert [cell.status for cell in cells] == ["invalid"] * 2
     assert all(cell.reason.startswith("wrong result: the first loss is") for cell in cells)
 
 
-def test_a_sequence_past_the_models_positions_is_refused(tmp_path):
+def test_sequence_longer_than_the_models_positions_is_refused(tmp_path):
     with pytest.raises(Exception, match="--seq-len 4096: is past the 2048 positions of qwen3-small; use at most 2048"):
         record_of(tmp_path, "--variant", "lora", "--seq-len", "4096")
 
 
-def test_a_gradient_that_is_not_finite_is_detected(qlora):
+def test_gradient_that_is_not_finite_is_refused(qlora):
     adapter = qlora.base.get_decoder().layers[0].mlp.up_proj.lora_A["default"].weight
     hook = adapter.register_hook(lambda gradient: gradient * float("nan"))
     try:
@@ -168,18 +168,18 @@ def test_a_gradient_that_is_not_finite_is_detected(qlora):
         ("lm_head", "--targets lm_head: no linear layer has this name; there is down_proj, gate_proj, k_proj, "),
     ],
 )
-def test_a_target_that_is_no_linear_layer_is_refused(targets, message):
+def test_target_that_is_not_a_linear_layer_is_refused(targets, message):
     with pytest.raises(SpecError, match=re.escape(message)):
         trainee_of("lora", targets=targets)
 
 
-def test_a_model_without_linear_layers_is_refused():
+def test_model_without_linear_layers_is_refused():
     model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=16))
     with pytest.raises(SpecError, match="GPT2LMHeadModel: none of its layers holds a linear layer"):
         make_trainee(model, FinetuneVariant(variant="lora").recipe, CpuDevice(), dtype="float32", seed=0)
 
 
-def test_layers_are_found_under_another_name():
+def test_layers_of_other_architectures_are_found():
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 32}
     model = FalconForCausalLM(FalconConfig(**shape, multi_query=False, alibi=False))
     trainee = make_trainee(model, FinetuneVariant(variant="lora").recipe, CpuDevice(), dtype="float32", seed=0)

@@ -1,4 +1,4 @@
-"""One training step: its time, its parts, and the sections of its profile."""
+"""Time, parts and profile sections of one training step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes import FakeDevice
 
 
 def trained(*, accumulate=1, device=None, checkpointed=False, **options):
-    """A step of two layers, and its layers."""
+    """Return a step of two layers, and the layers."""
     torch.manual_seed(0)
     layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(2))
     batch = torch.randn(4, 8)
@@ -34,17 +34,17 @@ def weights(layers):
     return [parameter.detach().clone() for parameter in layers.parameters()]
 
 
-def test_a_step_equals_a_hand_written_loop():
+def test_step_equals_a_hand_written_loop():
     step, layers = trained()
-    by_hand, others = trained()
+    by_hand, hand_layers = trained()
     step.profiled()
     loss = by_hand.loss()
     loss.backward()
     with torch.no_grad():
-        for parameter in others.parameters():
+        for parameter in hand_layers.parameters():
             parameter -= 0.1 * parameter.grad
     # Equal to the last three bits: processors round a fused multiply-add once or twice.
-    torch.testing.assert_close(weights(layers), weights(others), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(weights(layers), weights(hand_layers), rtol=1e-6, atol=1e-7)
     assert step.losses[0].item() == loss.item()
 
 
@@ -57,13 +57,13 @@ def test_micro_batches_are_averaged_into_one_step():
     assert [loss.item() for loss in twice.losses] == pytest.approx([once.losses[0].item()] * 2)
 
 
-def test_gradients_are_gone_after_a_step():
+def test_gradients_are_cleared_after_a_step():
     step, layers = trained()
     step.profiled()
     assert all(parameter.grad is None for parameter in layers.parameters())
 
 
-def test_the_timed_step_waits_for_the_device_at_its_ends_alone():
+def test_timed_step_synchronizes_only_at_start_and_end():
     device = FakeDevice()
     step, _ = trained(device=device, times_parts=False)
     sample = step()
@@ -71,7 +71,7 @@ def test_the_timed_step_waits_for_the_device_at_its_ends_alone():
     assert sample.drained_parts_s == {}
 
 
-def test_parts_are_timed_in_another_step_with_a_wait_after_each():
+def test_parts_are_timed_in_a_separate_step_with_synchronization():
     device = FakeDevice()
     step, _ = trained(device=device)
     sample = step()
@@ -81,7 +81,7 @@ def test_parts_are_timed_in_another_step_with_a_wait_after_each():
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_profile_has_sections_for_the_parts_and_for_recomputation(checkpointed):
+def test_profile_has_sections_for_parts_and_recomputation(checkpointed):
     step, _ = trained(checkpointed=checkpointed)
     step.profiled()
     profile = profile_step(step.profiled, device=CpuDevice(), trace_path=None)
@@ -100,8 +100,8 @@ def test_memory_is_not_measured_on_a_cpu():
 
 
 def kernel(name, start_us, *, launch):
-    place = {"device": 0, "stream": 7, "correlation": launch}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start_us, "dur": 5, "args": place}
+    arguments = {"device": 0, "stream": 7, "correlation": launch}
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start_us, "dur": 5, "args": arguments}
 
 
 def launched(start_us, *, launch, thread):
@@ -119,7 +119,7 @@ def annotation(section, start_us, duration_us, *, thread=1):
     }  # fmt: skip
 
 
-def test_a_kernel_belongs_to_the_section_that_launched_it():
+def test_kernel_belongs_to_the_section_that_launched_it():
     events = [
         annotation("forward", 0, 10),
         annotation("backward", 10, 20),
@@ -135,7 +135,7 @@ def test_a_kernel_belongs_to_the_section_that_launched_it():
     assert {name: time.calls for name, time in gemm.sections.items()} == {"forward": 1, "recompute": 1, "backward": 1}
 
 
-def test_an_annotation_on_the_device_is_no_section():
+def test_device_annotation_is_not_a_section():
     shadow = {**annotation("forward", 0, 100), "cat": "gpu_user_annotation"}
     work = device_work([shadow, kernel("gemm", 15, launch=11)])
     assert work.sections == {}

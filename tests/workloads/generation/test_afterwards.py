@@ -1,4 +1,4 @@
-"""What is looked at once everything is timed."""
+"""Steps after timing: count of kernels, profile and energy, and their reasons if they fail."""
 
 from __future__ import annotations
 
@@ -58,39 +58,39 @@ def counted(in_graph: int | None, kernels: float | None) -> dict[str, Any]:
     return after_timing(count_kernels_per_token, last(job, measured, benchmarker(in_graph, kernels)))
 
 
-def test_a_graph_that_misses_kernels_makes_its_cells_invalid() -> None:
-    # Seen with gptqmodel's ExLlamaV2 kernel, which ran on another stream: 929 tok/s, without a single product.
+def test_graph_with_missing_kernels_invalidates_its_cells() -> None:
+    # Observed with gptqmodel's ExLlamaV2 kernel, which ran on another stream: 929 tok/s without any matrix product.
     changed = counted(1792, 2044.0)
-    assert [one.status for one in changed["cells"]] == ["invalid", "oom_gpu"]
+    assert [changed_cell.status for changed_cell in changed["cells"]] == ["invalid", "oom_gpu"]
     assert changed["cells"][0].reason == "the graph holds 1,792 of the 2,044 kernels of a step"
     assert changed["engine"].kernels_per_token == 2044.0
 
 
 @pytest.mark.parametrize(("in_graph", "kernels"), [(2044, 2044.0), (None, 2044.0), (2044, None)])
-def test_nothing_changes_where_all_are_there_or_nothing_is_known(in_graph: int | None, kernels: float | None) -> None:
+def test_complete_or_unknown_graphs_change_no_cell(in_graph: int | None, kernels: float | None) -> None:
     assert "cells" not in counted(in_graph, kernels)
 
 
 @pytest.mark.parametrize("runtime", ["eager", "graph"])
-def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
+def test_kernels_are_counted_at_the_last_cell_that_fits(monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
     config = Qwen3Config(
         vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, max_position_embeddings=512,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config).eval()
-    seen: list[int] = []
+    batch_sizes: list[int] = []
 
     def run_out(module: object, inputs: tuple[torch.Tensor, ...]) -> None:
-        seen.append(len(inputs[0]))
+        batch_sizes.append(len(inputs[0]))
         if len(inputs[0]) > 2:
             raise torch.OutOfMemoryError(FULL)
 
     model.model.embed_tokens.register_forward_pre_hook(run_out)
 
     def count(work: Callable[[], object], device: Device) -> int:
-        seen.clear()
+        batch_sizes.clear()
         work()
-        return len(seen)
+        return len(batch_sizes)
 
     monkeypatch.setattr(afterwards, "count_kernels", count)
     device = FakeDevice()
@@ -99,14 +99,14 @@ def test_kernels_are_counted_at_the_last_cell_that_fitted(monkeypatch: pytest.Mo
         subject.source = cuda_graph_decoder(model, device, capture=Rerun())
     grid = Grid(prompt_tokens=(3,), new_tokens=(4,), batch_size=(1, 2, 64))
     cells = tuple(subject.run(grid, Procedure(warmup=1, warmup_limit=1, runs=2)))
-    assert [one.status for one in cells] == ["ok", "ok", "oom_gpu"]
+    assert [measured_cell.status for measured_cell in cells] == ["ok", "ok", "oom_gpu"]
     changed = after_timing(count_kernels_per_token, last(job_of(grid), record("fp16", *cells), subject))
     assert changed["engine"].kernels_per_token == 1
-    assert set(seen) == {2}
+    assert set(batch_sizes) == {2}
 
 
 def working(work: Callable[..., None]) -> ModelBenchmarker:
-    """A benchmarker whose repeats and counts of kernels call `work`."""
+    """Return a benchmarker whose repeats and counts of kernels call `work`."""
     source = SimpleNamespace(kernels_per_token=work, is_elsewhere=False)
     prompts = (Prompt((1,) * 26, "test"),)
     return cast(
@@ -116,7 +116,7 @@ def working(work: Callable[..., None]) -> ModelBenchmarker:
 
 
 def refusing(error: Exception) -> ModelBenchmarker:
-    """Timed well, and can do nothing more."""
+    """Return a benchmarker whose steps after timing raise the error."""
 
     def refuse(*_: object) -> None:
         raise error
@@ -141,43 +141,43 @@ def _board(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_board")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (torch.OutOfMemoryError(f"{FULL}\nmore"), missing(FULL, "oom_gpu")),
         (UnsupportedError("no such graph"), missing("no such graph", "unsupported")),
     ],
     ids=["no room", "not supported"],
 )
-def test_what_cannot_be_had_or_has_no_room_is_a_reason_and_the_run_goes_on(
-    step: str, error: Exception, said: Missing
+def test_unsupported_or_out_of_memory_step_is_recorded_with_a_reason(
+    step: str, error: Exception, expected: Missing
 ) -> None:
     field = "no_energy" if step == "count energy" else "no_profile"
-    assert STEPS[step](refusing(error)) == {field: said}
+    assert STEPS[step](refusing(error)) == {field: expected}
 
 
 @pytest.mark.usefixtures("_board")
 @pytest.mark.parametrize("step", STEPS)
-def test_any_other_error_is_ours_and_stays_one(step: str) -> None:
+def test_other_errors_are_raised(step: str) -> None:
     with pytest.raises(RuntimeError, match="shapes do not match"):
         STEPS[step](refusing(RuntimeError("shapes do not match")))
 
 
-def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = profile()
-    base = Profile(**{name: value for name, value in made if name in Profile.model_fields})
-    monkeypatch.setattr(afterwards, "profile_step", lambda step, **given: base)
+def test_profile_is_recorded_with_its_shape_and_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    full_profile = profile()
+    base = Profile(**{name: value for name, value in full_profile if name in Profile.model_fields})
+    monkeypatch.setattr(afterwards, "profile_step", lambda step, **options: base)
     subject = working(lambda: None)
     assert STEPS["profile"](subject) == {
-        "profile": made.model_copy(update={"new_tokens": 32, "depth": 0}),
+        "profile": full_profile.model_copy(update={"new_tokens": 32, "depth": 0}),
         "no_profile": None,
     }
     job = job_of(Grid(prompt_tokens=(26,), new_tokens=(100,), depth=(0, 64)))
     deep = after_timing(profile_generation, last(job, record("fp16", cell(), cell(depth=64)), subject))["profile"]
-    # What it is a profile of is told with it: another depth has another verdict.
+    # The profile contains its shape, because another depth has another verdict.
     assert (deep.prompt_tokens, deep.new_tokens, deep.batch_size, deep.depth) == (26, 32, 1, 64)
 
 
-def test_an_engine_in_a_process_of_its_own_has_no_profile_and_a_line_that_says_why() -> None:
+def test_external_engine_has_a_reason_for_its_missing_profile() -> None:
     source = SimpleNamespace(is_elsewhere=True)
     subject = cast("ModelBenchmarker", SimpleNamespace(source=source, device=FakeDevice()))
     job = cast("GenerationJob", SimpleNamespace(variant=SimpleNamespace(engine="llama-cpp"), points=GRID.points))

@@ -1,4 +1,4 @@
-"""Bytes and FLOPs of described architectures against a step that is counted operator by operator, and by hand."""
+"""Bytes and FLOPs of described architectures equal a step counted by operator, and values computed by hand."""
 
 from typing import Any
 
@@ -38,24 +38,24 @@ def test_every_described_architecture_has_a_small_model() -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_described_bytes_and_flops_are_those_of_a_counted_step(name: str) -> None:
+def test_described_bytes_and_flops_equal_a_counted_step(name: str) -> None:
     model = small_model(name)
     architecture = describe(model)
-    found, counted = step(architecture), counted_step(model, ids())
-    # Buffers that are kept and never read, and the row of a tied embedding, which the output layer reads too.
-    assert counted.weight_bytes <= found.weight_bytes <= counted.weight_bytes + 1024
-    assert found.kv_bytes == counted.kv_bytes + counted.state_bytes
-    assert (found.state_bytes or 0) == counted.state_bytes
-    # Not in the description: the step's own position, and rotary angles. Torch counts arithmetic on states in part.
+    described, counted = step(architecture), counted_step(model, ids())
+    # The description includes buffers that are never read, and the row of a tied embedding a second time.
+    assert counted.weight_bytes <= described.weight_bytes <= counted.weight_bytes + 1024
+    assert described.kv_bytes == counted.kv_bytes + counted.state_bytes
+    assert (described.state_bytes or 0) == counted.state_bytes
+    # The description excludes the position of the step and rotary angles. Torch counts part of the state arithmetic.
     states = sum(layer.state_flops for layer in architecture.layers)
-    own = sum(layer.score_flops for layer in architecture.layers)
-    least, most = found.decode_flops + own - states, found.decode_flops + own
-    assert 0.997 * least <= counted.flops <= 1.003 * most
+    own_position = sum(layer.score_flops for layer in architecture.layers)
+    minimum, maximum = described.decode_flops + own_position - states, described.decode_flops + own_position
+    assert 0.997 * minimum <= counted.flops <= 1.003 * maximum
     assert architecture.parameters == sum(tensor.numel() for tensor in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "granitemoehybrid", "deepseek_v2", "gemma4_text"])
-def test_the_cache_grows_by_the_described_bytes_a_token(name: str) -> None:
+def test_cache_grows_by_the_described_bytes_per_token(name: str) -> None:
     model, sizes = small_model(name), []
     for tokens in (10, 11):
         with torch.no_grad():
@@ -64,7 +64,7 @@ def test_the_cache_grows_by_the_described_bytes_a_token(name: str) -> None:
     assert sizes[1] - sizes[0] == describe(model).kv_bytes_per_token
 
 
-def test_known_bytes_of_small_models() -> None:
+def test_small_models_have_known_bytes() -> None:
     moe = describe(small_model("qwen3_moe", num_experts=8))
     assert (step(moe).weight_bytes, step(moe).decode_flops) == (3_157_760, 3_289_088)
     assert describe(small_model("qwen3_next")).kv_bytes_per_token == 512
@@ -86,66 +86,66 @@ def test_qwen3_30b_reads_a_tenth_of_its_weights() -> None:
     assert architecture.kv_bytes_per_token == 2 * 48 * 4 * 128 * 2
 
 
-def test_gpt_oss_20b_reads_the_published_active_parameters_and_windows_of_128() -> None:
+def test_gpt_oss_20b_has_the_published_active_parameters_and_windows() -> None:
     folder = shipped_shape("gpt-oss-20b")
     assert folder is not None
     architecture = describe(empty_model(folder))
-    # The model card counts the output layer, and no embedding.
+    # The model card counts the output layer but not the embedding.
     assert architecture.active_parameters - 201_088 * 2880 == pytest.approx(3.61e9, rel=2e-3)
     attention = 2880 * (2 * 4096 + 2 * 512)
     experts = 4 * 2880 * (5760 + 2880)
     weights = 24 * (attention + 32 * 2880 + experts) + 201_088 * 2880
-    # Biases, sinks, norms and one row of the embedding are the rest.
+    # The rest are biases, sinks, norms and one row of the embedding.
     assert step(architecture).weight_bytes == pytest.approx(2 * weights, rel=1e-3)
     assert step(architecture, prompt_tokens=1000).kv_bytes == 2 * 8 * 64 * 2 * 12 * (1000 + 127)
 
 
-def test_granite_keeps_the_states_of_its_mamba_layer() -> None:
+def test_granite_has_the_states_of_its_mamba_layer() -> None:
     model = small_model("granitemoehybrid")
     convolution, state = (8 * 64 + 2 * 16) * 4, 8 * 64 * 16
-    found = step(describe(model))
+    demand = step(describe(model))
     # transformers keeps the recurrent state in 32 bits.
-    assert found.state_bytes == convolution * model.dtype.itemsize + state * 4
-    assert found.kv_bytes - found.state_bytes == 2 * 2 * 64 * model.dtype.itemsize * CONTEXT
+    assert demand.state_bytes == convolution * model.dtype.itemsize + state * 4
+    assert demand.kv_bytes - demand.state_bytes == 2 * 2 * 64 * model.dtype.itemsize * CONTEXT
 
 
-def test_a_batch_reads_the_experts_that_its_tokens_choose() -> None:
+def test_batch_reads_the_experts_selected_by_its_tokens() -> None:
     model, texts = small_model("qwen3_moe", num_experts=8), ids(8, tokens=12)
-    one = experts_per_step(model, texts[:1].tolist(), steps=4)
+    single = experts_per_step(model, texts[:1].tolist(), steps=4)
     many = experts_per_step(model, texts.tolist(), steps=4)
-    assert one == 2
+    assert single == 2
     assert 2 < many <= 8
-    # The same prompt eight times chooses the same experts.
+    # Eight equal prompts select the same experts.
     assert experts_per_step(model, texts[:1].tolist() * 8, steps=4) == 2
     counted = counted_step(model, texts)
-    found = step(
+    described = step(
         describe(model), batch_size=8, prompt_tokens=11, used_experts=experts_per_step(model, texts.tolist(), steps=1)
     )
-    assert counted.weight_bytes <= found.weight_bytes <= counted.weight_bytes + 1024
+    assert counted.weight_bytes <= described.weight_bytes <= counted.weight_bytes + 1024
 
 
-def test_the_last_layers_that_only_read_a_cache_compute_one_position_of_the_prompt() -> None:
+def test_layers_that_share_kv_compute_one_prompt_position() -> None:
     architecture = describe(small_model("gemma4_text"))
-    one, two = (step(architecture, prompt_tokens=tokens).prefill_flops for tokens in (1, 2))
+    flops_of_1, flops_of_2 = (step(architecture, prompt_tokens=tokens).prefill_flops for tokens in (1, 2))
     readers = sum(2 * layer.weights for layer in architecture.layers if layer.shares_kv)
     scores = sum(layer.score_flops * (1 if layer.shares_kv else 2) for layer in architecture.layers)
     weights = architecture.other_weights + sum(layer.weights for layer in architecture.layers)
-    assert two - one == 2 * weights - readers + scores
+    assert flops_of_2 - flops_of_1 == 2 * weights - readers + scores
 
 
-def test_a_cell_records_the_experts_of_its_steps() -> None:
+def test_cell_records_the_experts_per_step() -> None:
     bench = ModelBenchmarker(small_model("qwen3_moe", num_experts=8))
     grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 8))
-    one, eight = bench.run(grid, Procedure(warmup=1, warmup_limit=1, runs=1))
-    assert (one.demand.experts_per_step, one.demand.experts, one.demand.weight_bytes) == (2, 8, 3_157_760)
+    single, eight = bench.run(grid, Procedure(warmup=1, warmup_limit=1, runs=1))
+    assert (single.demand.experts_per_step, single.demand.experts, single.demand.weight_bytes) == (2, 8, 3_157_760)
     assert 2 < eight.demand.experts_per_step <= 8
-    assert one.demand.weight_bytes < eight.demand.weight_bytes
+    assert single.demand.weight_bytes < eight.demand.weight_bytes
     assert bench.no_demand is None
     # transformers' grouped product reads the experts in place.
-    assert one.demand.copied_bytes is None
+    assert single.demand.copied_bytes is None
 
 
-def test_an_engine_in_its_own_process_has_no_floor_for_a_mixture_of_experts() -> None:
+def test_external_engine_has_no_floor_for_a_mixture_of_experts() -> None:
     dense, mixture = (SourceBenchmarker(TokenSource(), config, CpuDevice()) for config in ({}, {"num_experts": 8}))
     assert dense.no_demand is None
     assert mixture.no_demand
@@ -154,7 +154,7 @@ def test_an_engine_in_its_own_process_has_no_floor_for_a_mixture_of_experts() ->
     )
 
 
-def test_a_config_that_the_library_refuses_has_one_line() -> None:
+def test_config_refused_by_transformers_raises_in_one_line() -> None:
     with (
         pytest.raises(ModelError, match=r"cannot be read: its config\.json is invalid: The `layer_types`") as refused,
         model_errors("cannot be read"),
@@ -172,18 +172,18 @@ def test_a_config_that_the_library_refuses_has_one_line() -> None:
         ("window", "'llama' is described without layers of kind sliding window"),
     ],
 )
-def test_other_architectures_are_refused_in_one_line(model: str, reason: str) -> None:
+def test_undescribed_architectures_are_refused_with_a_reason(model: str, reason: str) -> None:
     config: Any = LlamaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-    made: Any = AutoModelForCausalLM.from_config(config)
+    causal_lm: Any = AutoModelForCausalLM.from_config(config)
     if model == "llama4_text":
-        made.config.model_type = model
+        causal_lm.config.model_type = model
     elif model == "chunked":
-        made.config.layer_types = ["full_attention", "chunked_attention"]
+        causal_lm.config.layer_types = ["full_attention", "chunked_attention"]
     elif model == "window":
-        made.config.layer_types, made.config.sliding_window = ["sliding_attention"] * 2, 16
+        causal_lm.config.layer_types, causal_lm.config.sliding_window = ["sliding_attention"] * 2, 16
     else:
-        remote = type("LlamaForCausalLM", (type(made),), {"__module__": "transformers_modules.abc.modeling"})
-        made.__class__ = remote
+        remote = type("LlamaForCausalLM", (type(causal_lm),), {"__module__": "transformers_modules.abc.modeling"})
+        causal_lm.__class__ = remote
     with pytest.raises(UnsupportedError) as refused:
-        describe(made)
+        describe(causal_lm)
     assert str(refused.value) == reason

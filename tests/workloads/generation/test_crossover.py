@@ -1,4 +1,4 @@
-"""Until which batch a form wins and from which prompt on it loses, from made-up records with known crossings."""
+"""The batch and the prompt at which a variant stops being faster are reported, for records with known crossings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,47 +12,49 @@ from tests.records import cell, record, sample, save
 
 NEW = 11
 ROUNDS = (0.99, 1.0, 1.01)
-"""How much longer each round takes: three rounds give an interval."""
+"""Relative duration of each round. Three rounds give an interval."""
 
 
-def shown(tmp_path: Path, forms: Mapping[str, Mapping[tuple[int, int], tuple[float, float]]], rounds=ROUNDS) -> str:
-    """The report of forms whose cells, by prompt and batch, have a TTFT and a TPOT in seconds."""
+def report_text(
+    tmp_path: Path, forms: Mapping[str, Mapping[tuple[int, int], tuple[float, float]]], rounds=ROUNDS
+) -> str:
+    """Return the report of variants whose cells, by prompt and batch, have a TTFT and a TPOT in seconds."""
     records = []
     for quant, cells in forms.items():
-        for number, slower in enumerate(rounds):
-            made = [
+        for number, factor in enumerate(rounds):
+            measured = [
                 cell([], prompt_tokens=prompt, new_tokens=NEW, batch_size=batch).model_copy(
                     update={
                         "samples": tuple(
-                            sample(slower * (ttft + (NEW - 1) * tpot), new_tokens=NEW, ttft_s=slower * ttft)
+                            sample(factor * (ttft + (NEW - 1) * tpot), new_tokens=NEW, ttft_s=factor * ttft)
                             for _ in range(3)
                         )
                     }
                 )
                 for (prompt, batch), (ttft, tpot) in cells.items()
             ]
-            records.append(record(quant, *made, round_number=number))
+            records.append(record(quant, *measured, round_number=number))
     save(tmp_path, *records)
     return to_markdown(compare([tmp_path]))
 
 
-def test_words_name_the_batch_until_which_a_form_wins_and_the_prompt_from_which_it_loses(tmp_path: Path) -> None:
+def test_report_names_the_crossing_batch_and_the_crossing_prompt(tmp_path: Path) -> None:
     plain = {(prompt, batch): (prompt / 1e3, 0.010) for prompt in (32, 512) for batch in (1, 64)}
     mixed = {
         (prompt, batch): (prompt / 1e3 * (0.5 if prompt == 32 else 1.95), 0.005 if batch == 1 else 0.019)
         for prompt, batch in plain
     }
-    text = shown(tmp_path, {"fp16": plain, "int8": mixed})
-    # Of both the rounds are 1 % apart, which is the spread of each speed-up.
+    text = report_text(tmp_path, {"fp16": plain, "int8": mixed})
+    # The rounds of both variants differ by 1 %, which determines the interval of each speed-up.
     assert "- int8 wins against fp16 in decode until batch 8 [7, 9] (prompt 32, 11 new tokens)." in text
     assert "- int8 loses to fp16 in prefill from 132 tokens on [123, 142] (batch 1)." in text
     assert "in the whole request until batch" in text
 
 
-def test_words_say_where_a_form_always_wins_never_wins_or_has_too_few_rounds(tmp_path: Path) -> None:
+def test_report_names_variants_that_always_never_or_sometimes_win(tmp_path: Path) -> None:
     batches = (1, 8, 128)
     plain = {(26, batch): (0.01, 0.010) for batch in batches}
-    text = shown(
+    text = report_text(
         tmp_path,
         {
             "fp16": plain,
@@ -65,19 +67,19 @@ def test_words_say_where_a_form_always_wins_never_wins_or_has_too_few_rounds(tmp
     assert "int8 wins against fp16 in decode at every batch, from batch 1 (1.25x) to batch 128 (1.25x)" in text
     assert "gptq wins against fp16 in decode at no batch: at best batch 1 (0.91x)" in text
     assert "bnb4 wins against fp16 in decode only at batch 1 (1.25x), batch 128 (1.11x)" in text
-    # One prompt length: nothing is said of the prefill.
+    # With one prompt length there is no sentence on prefill.
     assert "in prefill" not in text
 
 
-def test_a_batch_whose_interval_has_1_in_it_is_neither_won_nor_lost(tmp_path: Path) -> None:
-    # Of both the rounds are 1 % apart: a speed-up of 1.01 has 1 in its interval, and one of 1.25 has not.
+def test_batch_whose_interval_contains_1_is_undecided(tmp_path: Path) -> None:
+    # The rounds of both variants differ by 1 %: the interval of a speed-up of 1.01 contains 1, that of 1.25 does not.
     plain = {(prompt, batch): (prompt / 1e3, 0.010) for prompt in (32, 512) for batch in (1, 8, 64)}
     forms = {
         "fp16": plain,
         "int8": {(prompt, batch): (prompt / 990, 0.0099 if batch == 64 else 0.008) for prompt, batch in plain},
         "gptq": {size: (size[0] / 1e3 * (1.01 if size[0] == 32 else 1.25), 0.0099) for size in plain},
     }
-    text = shown(tmp_path, forms)
+    text = report_text(tmp_path, forms)
     assert (
         "- int8 wins against fp16 in decode from batch 1 (1.25x) to batch 8 (1.25x); "
         "at batch 64 (1.01x [0.98, 1.05]) it is not decided (prompt 32, 11 new tokens)." in text
@@ -99,14 +101,20 @@ def test_a_batch_whose_interval_has_1_in_it_is_neither_won_nor_lost(tmp_path: Pa
         ((1.01, 0.99), "it is not decided whether a wins against b in decode: batch 1 (1", "it is not decided whether"),
     ],
 )  # fmt: skip
-def test_what_is_not_decided_counts_on_no_side(ratios: tuple[float, ...], in_batches: str, in_prompts: str) -> None:
+def test_undecided_sizes_count_as_neither_won_nor_lost(
+    ratios: tuple[float, ...], in_batches: str, in_prompts: str
+) -> None:
     speed_ups = {size: within(ratio, 1.02) for size, ratio in zip((1, 8, 64, 128), ratios, strict=False)}
     assert in_batches in (_batches("a", "b", "decode", speed_ups) or "")
     assert in_prompts in (_prompts("a", "b", speed_ups) or "")
 
 
-def test_one_round_gives_a_crossing_without_an_interval_and_one_batch_no_words(tmp_path: Path) -> None:
+def test_single_round_has_no_interval_and_single_batch_no_crossing(tmp_path: Path) -> None:
     fp16 = {(26, 1): (0.01, 0.010), (26, 64): (0.01, 0.010)}
-    text = shown(tmp_path, {"fp16": fp16, "int8": {(26, 1): (0.01, 0.005), (26, 64): (0.01, 0.019)}}, rounds=(1.0,))
+    text = report_text(
+        tmp_path, {"fp16": fp16, "int8": {(26, 1): (0.01, 0.005), (26, 64): (0.01, 0.019)}}, rounds=(1.0,)
+    )
     assert "in decode until batch 8 (no interval: fewer than three rounds)" in text
-    assert "wins against" not in shown(tmp_path / "one", {"fp16": {(26, 1): (0.1, 0.1)}, "int8": {(26, 1): (0.1, 0.1)}})
+    assert "wins against" not in report_text(
+        tmp_path / "one", {"fp16": {(26, 1): (0.1, 0.1)}, "int8": {(26, 1): (0.1, 0.1)}}
+    )

@@ -1,4 +1,4 @@
-"""The prompts of a batch: different by default, equal with --same-prompt, and told apart when records are compared."""
+"""Prompts of a batch are distinct by default and equal with --same-prompt; comparisons separate both kinds."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = ["model"]
 QUICK = Procedure(warmup=1, warmup_limit=1, runs=1)
 
 
-class Words:
-    """A tokenizer with one token per word."""
+class WordTokenizer:
+    """Tokenizer with one token per word."""
 
     chat_template = None
 
@@ -59,18 +59,16 @@ def point_of(**axes: Any) -> Point:
     return point
 
 
-@pytest.mark.parametrize("tokenizer", [None, Words()])
+@pytest.mark.parametrize("tokenizer", [None, WordTokenizer()])
 @pytest.mark.parametrize("tokens", [1, 7, 5000])
-def test_sequences_have_different_prompts_and_depths_of_exactly_the_same_length(
-    tokenizer: Any | None, tokens: int
-) -> None:
+def test_sequences_have_distinct_prompts_and_contexts_of_equal_length(tokenizer: Any | None, tokens: int) -> None:
     prompts = prompts_of(point_of(prompt_tokens=(tokens,), batch_size=(32,), depth=(40,)), tokenizer)
     assert len({prompt.ids for prompt in prompts}) == len({prompt.context for prompt in prompts}) == 32
     assert {(len(prompt.ids), len(prompt.context)) for prompt in prompts} == {(tokens, 40)}
 
 
-@pytest.mark.parametrize("tokenizer", [None, Words()])
-def test_the_first_sequence_has_the_prompt_and_the_hash_of_a_batch_of_one(tokenizer: Any | None) -> None:
+@pytest.mark.parametrize("tokenizer", [None, WordTokenizer()])
+def test_first_sequence_has_the_prompt_of_a_batch_of_one(tokenizer: Any | None) -> None:
     single, several = (prompts_of(point_of(batch_size=(size,), depth=(9,)), tokenizer) for size in (1, 4))
     same = prompts_of(point_of(batch_size=(4,), depth=(9,), same_prompt=True), tokenizer)
     assert several[0] == single[0]
@@ -78,27 +76,29 @@ def test_the_first_sequence_has_the_prompt_and_the_hash_of_a_batch_of_one(tokeni
     assert inputs_sha256(same) == inputs_sha256(single) != inputs_sha256(several)
 
 
-def test_a_batch_of_one_has_the_token_ids_from_before_there_were_distinct_prompts() -> None:
+def test_batch_of_one_keeps_the_token_ids_of_earlier_versions() -> None:
     (prompt,), generator = prompts_of(point_of()), random.Random(0)
     ids = [generator.randrange(128) for _ in range(7)]
     assert prompt.ids == tuple(ids)
     assert inputs_sha256([prompt]) == hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-    (text,) = prompts_of(point_of(prompt_tokens=(3,)), Words())
-    assert text.ids == tuple(Words().encode("A measurement is", add_special_tokens=False))
+    (text,) = prompts_of(point_of(prompt_tokens=(3,)), WordTokenizer())
+    assert text.ids == tuple(WordTokenizer().encode("A measurement is", add_special_tokens=False))
 
 
-def test_a_given_text_is_the_prompt_of_all_sequences() -> None:
-    prompts = prompts_of(Grid(prompts=("Why is it so?",), new_tokens=(5,), batch_size=(3,)).points()[0], Words())
+def test_text_prompt_is_used_for_all_sequences() -> None:
+    prompts = prompts_of(
+        Grid(prompts=("Why is it so?",), new_tokens=(5,), batch_size=(3,)).points()[0], WordTokenizer()
+    )
     assert (len(prompts), distinct_count(prompts), prompts[0].source) == (3, 1, "given text")
 
 
-def test_fewer_different_prompts_than_sequences_are_counted_as_they_are() -> None:
+def test_fewer_distinct_prompts_than_sequences_are_counted() -> None:
     point = point_of(prompt_tokens=(1,), batch_size=(40,))
     prompts = make_prompts(point, tokenizer=None, vocabulary=8, chat_template=False)
     assert (len(prompts), distinct_count(prompts)) == (40, 8)
 
 
-def test_keys_differ_for_a_batch_and_are_equal_for_one_sequence() -> None:
+def test_keys_depend_on_the_prompt_kind_only_for_batches() -> None:
     def key(**axes: Any) -> str:
         grid = Grid(prompt_tokens=(7,), new_tokens=(5,), **axes)
         return result_key(job_with(grid=grid), grid.points()[0], environment())
@@ -110,19 +110,19 @@ def test_keys_differ_for_a_batch_and_are_equal_for_one_sequence() -> None:
 
 
 def measured(source: TokenSource, config: dict[str, Any], **axes: Any) -> tuple[GenerationCell, list[Any]]:
-    """Return the cell and the prompts that the engine got."""
-    asked: list[Any] = []
+    """Return the cell and the prompts that the engine received."""
+    received: list[Any] = []
     generate = source.generate
 
     def keep(prompt_ids: Any, new_tokens: int, *, context: Any = None) -> Any:
-        asked.append(prompt_ids)
+        received.append(prompt_ids)
         return generate(prompt_ids, new_tokens, context=context)
 
     source.generate = keep  # type: ignore[method-assign]
     grid = Grid(prompt_tokens=(7,), new_tokens=(5,), **axes)
     (measured_cell,) = SourceBenchmarker(source, config, CpuDevice()).run(grid, QUICK)
     source.generate = generate  # type: ignore[method-assign]
-    return measured_cell, asked[-1]
+    return measured_cell, received[-1]
 
 
 ENGINES: dict[str, Callable[[PreTrainedModel], TokenSource]] = {
@@ -134,13 +134,11 @@ ENGINES: dict[str, Callable[[PreTrainedModel], TokenSource]] = {
 
 @pytest.mark.parametrize("engine", ["eager", "cuda_graph", pytest.param("compile", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("traced_only")
-def test_every_sequence_of_a_batch_gets_the_tokens_of_a_run_with_its_prompt_alone(
-    model: PreTrainedModel, engine: str
-) -> None:
+def test_sequences_of_a_batch_equal_runs_of_a_single_prompt(model: PreTrainedModel, engine: str) -> None:
     source, alone = ENGINES[engine](model), EagerDecoder(model, CpuDevice())
-    made, prompts = measured(source, model.config.to_dict(), batch_size=(4,), depth=(40,))
+    distinct, prompts = measured(source, model.config.to_dict(), batch_size=(4,), depth=(40,))
     contexts = [prompt.context for prompt in prompts_of(point_of(batch_size=(4,), depth=(40,)))]
-    assert (made.status, made.distinct_prompts, len(set(prompts))) == ("ok", 4, 4)
+    assert (distinct.status, distinct.distinct_prompts, len(set(prompts))) == ("ok", 4, 4)
     tokens = source.generate(prompts, 5, context=contexts).tokens
     for row, (prompt, context) in enumerate(zip(prompts, contexts, strict=True)):
         assert alone.generate([prompt], 5, context=[context]).tokens == (tokens[row],)
@@ -148,15 +146,15 @@ def test_every_sequence_of_a_batch_gets_the_tokens_of_a_run_with_its_prompt_alon
     assert (same.status, same.distinct_prompts, len(set(prompts))) == ("ok", 1, 1)
 
 
-def test_an_engine_in_a_process_of_its_own_gets_every_prompt(tmp_path: Path) -> None:
+def test_external_engine_receives_every_prompt(tmp_path: Path) -> None:
     with opened(Echo(tmp_path)) as source:
-        made, prompts = measured(source, CHECKPOINT.config, batch_size=(4,))
+        distinct, prompts = measured(source, CHECKPOINT.config, batch_size=(4,))
         assert source.generate(prompts, 7).tokens == tuple(prompts)
         same, prompts = measured(source, CHECKPOINT.config, batch_size=(4,), same_prompt=True)
-    assert (made.distinct_prompts, same.distinct_prompts, len(set(prompts))) == (4, 1, 1)
+    assert (distinct.distinct_prompts, same.distinct_prompts, len(set(prompts))) == (4, 1, 1)
 
 
-def test_a_plan_and_a_command_name_the_same_prompt() -> None:
+def test_plan_and_command_contain_the_prompt_kind() -> None:
     distinct, same = (point_of(batch_size=(4,), same_prompt=value) for value in (False, True))
     assert (WORKLOAD.point_text(distinct), WORKLOAD.point_text(same)) == (
         "7 x 5, batch 4",
@@ -166,14 +164,14 @@ def test_a_plan_and_a_command_name_the_same_prompt() -> None:
     assert "--same-prompt" not in WORKLOAD.point_arguments(point_of(same_prompt=True))
 
 
-def test_a_cell_that_was_not_measured_has_the_key_of_one_that_was() -> None:
+def test_unmeasured_cell_has_the_key_of_a_measured_cell() -> None:
     grid = Grid(prompt_tokens=(7,), new_tokens=(5,), batch_size=(4,))
     fields = cell_fields(job_with(grid=grid), grid.points()[0], ())
     assert fields is not None
     assert fields["distinct_prompts"] == 4
 
 
-def test_both_kinds_are_cells_of_their_own_and_single_sequences_are_pooled() -> None:
+def test_prompt_kinds_are_separate_cells_except_for_single_sequences() -> None:
     def cells(distinct: bool) -> list[GenerationCell]:
         return [cell([2.0], batch_size=size, distinct_prompts=size if distinct else 1) for size in (1, 4)]
 
@@ -186,7 +184,7 @@ def test_both_kinds_are_cells_of_their_own_and_single_sequences_are_pooled() -> 
     ]
 
 
-def test_a_comparison_of_both_kinds_names_the_prompts_in_every_table(tmp_path: Path) -> None:
+def test_comparison_of_both_prompt_kinds_names_them_in_every_table(tmp_path: Path) -> None:
     def cells(speed: float, distinct: bool) -> list[GenerationCell]:
         return [cell([speed], batch_size=size, distinct_prompts=size if distinct else 1) for size in (1, 4, 8)]
 
@@ -206,7 +204,7 @@ def test_a_comparison_of_both_kinds_names_the_prompts_in_every_table(tmp_path: P
     assert prompts == {(1, None), (4, None), (8, None), (4, "distinct"), (8, "distinct")}
 
 
-def test_a_log_of_a_run_keeps_the_kind_of_its_prompts() -> None:
+def test_imported_log_keeps_the_prompt_kind() -> None:
     for count in (1, 4):
         heading = WORKLOAD.cell_text(cell(batch_size=4, distinct_prompts=count))
         (logged,) = find_runs([heading])[0].cells

@@ -1,4 +1,4 @@
-"""Names, order, memory and notes of rows of external engines."""
+"""Rows of external engines: names, ranking, memory and notes."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ FACTS = ExternalFacts(
         ({"quant": "int8", "engine": "native"}, "int8 native"),
     ],
 )
-def test_a_name_has_what_tells_variants_apart(variant, name):
+def test_default_name_contains_the_distinguishing_options(variant, name):
     assert VariantSpec.model_validate(variant).name == name
 
 
 def batch(name: str, engine: str, ttft_s: float, tpot_s: float, **fields: object):
-    """A record of 8 sequences whose call takes ttft + 10 steps."""
-    made = sample(ttft_s + 10 * tpot_s, new_tokens=11, ttft_s=ttft_s)
-    return record("fp16", cell(samples=(made, made), new_tokens=11, batch_size=8), name=name, runtime=engine, **fields)
+    """Return a record of 8 sequences whose call takes the TTFT and 10 steps."""
+    call = sample(ttft_s + 10 * tpot_s, new_tokens=11, ttft_s=ttft_s)
+    return record("fp16", cell(samples=(call, call), new_tokens=11, batch_size=8), name=name, runtime=engine, **fields)
 
 
-def test_a_batch_that_an_engine_prefills_in_part_while_it_decodes_is_ranked_by_the_whole_call():
-    # vLLM's decode rate is the higher, its whole call the slower: its first token comes when others are decoded.
+def test_batches_with_overlapping_prefill_are_ranked_by_the_whole_call():
+    # vLLM has the higher decode rate but the slower call: it decodes some sequences before others have a first token.
     records = [batch("native", "native", 0.1, 0.11), batch("vllm", "vllm", 0.7, 0.1)]
     comparison = compare_records(records, baseline="native")
     ranking = ranking_of(comparison)
@@ -75,10 +75,10 @@ def test_a_batch_that_an_engine_prefills_in_part_while_it_decodes_is_ranked_by_t
     ) in caveats(records, comparison.rows)  # type: ignore[arg-type]
 
 
-def test_decode_rates_and_rates_of_whole_calls_have_a_column_each():
+def test_decode_rates_and_call_rates_have_separate_columns():
     def measured(name: str, engine: str, shift: float, number: int):
         samples = {size: (sample(1.0 + size + shift, new_tokens=11, ttft_s=1.0),) * 2 for size in (1, 8, 32)}
-        cells = [cell(samples=made, new_tokens=11, batch_size=size) for size, made in samples.items()]
+        cells = [cell(samples=calls, new_tokens=11, batch_size=size) for size, calls in samples.items()]
         return record("fp16", *cells, name=name, runtime=engine, round_number=number)
 
     engines = {"native": 0.0, "vllm": 0.5}
@@ -89,21 +89,21 @@ def test_decode_rates_and_rates_of_whole_calls_have_a_column_each():
     assert rates == {"decode tok/s": ["10.00", "–"], "tok/s": ["–", "9.778"]}
 
 
-def test_engines_that_decode_all_sequences_together_are_ranked_by_the_decode_rate():
+def test_engines_without_overlapping_prefill_are_ranked_by_decode_rate():
     comparison = compare_records([batch("native", "native", 0.1, 0.11), batch("compile", "compile", 0.7, 0.1)])
     assert [row.variant for row in ranking_of(comparison).measured] == ["compile", "native"]
     assert ranking_of(comparison).rows[0].ranking.name == "decode"
 
 
-def test_the_peak_is_shown_as_weights_and_working_memory_beside_the_reserved_kv_cache():
+def test_peak_is_split_into_weights_and_working_memory():
     measured = cell(memory=Memory(peak_allocated_bytes=3 * 2**30))
     engine = EngineFacts(name="vllm", tokens_read="each", kv_cache="paged", external=FACTS)
     rows = compare_records([record("gptq", measured, runtime="vllm", engine=engine, load=None)]).rows
-    shown = {column.heading: column.text(rows[0]) for column in costs(rows)}  # type: ignore[arg-type]
-    assert shown == {"peak GiB": "3.00", "weights GiB": "1.00", "working GiB": "2.00", "reserved KV GiB": "50.00"}
+    texts = {column.heading: column.text(rows[0]) for column in costs(rows)}  # type: ignore[arg-type]
+    assert texts == {"peak GiB": "3.00", "weights GiB": "1.00", "working GiB": "2.00", "reserved KV GiB": "50.00"}
 
 
-def test_accepted_drafts_are_shown_beside_the_rate():
+def test_accepted_drafts_are_shown_as_tokens_per_step():
     samples = (sample(1.0, new_tokens=11).model_copy(update={"accepted_tokens": 5}),)
     rows = compare_records([record("fp16", cell(samples=samples, new_tokens=11), runtime="vllm")]).rows
     # Ten tokens after the first, five of them drafts: five steps.
@@ -118,7 +118,7 @@ def test_speculative_decoding_of_random_weights_is_refused():
         )
 
 
-def test_a_rows_kernels_and_settings_are_one_line():
+def test_kernels_and_settings_of_an_engine_are_one_caveat():
     engine = EngineFacts(name="vllm", tokens_read="each", kv_cache="paged", external=FACTS)
     records = [record("gptq", name=name, runtime="vllm", engine=engine) for name in ("vllm a", "vllm b")]
     (line,) = [line for line in caveats(records, compare_records(records).rows) if "ran with" in line]  # type: ignore[arg-type]
@@ -128,13 +128,13 @@ def test_a_rows_kernels_and_settings_are_one_line():
     )
 
 
-def test_the_reserve_of_an_engine_is_part_of_its_peak_on_a_cpu_alone():
+def test_note_on_the_reserved_kv_cache_distinguishes_cpu_and_gpu():
     assert external_notes(FACTS)[0].startswith(
         "50.00 GiB are reserved for its KV cache, which its peak contains on a CPU and not on a GPU; "
     )
 
 
-def test_a_difference_of_clocks_names_the_time_and_the_reason():
+def test_clock_difference_is_noted_with_metric_and_reason():
     facts = FACTS.model_copy(update={"disagreement": 0.14, "ttft_disagreement": 0.14, "tpot_disagreement": 0.001})
     assert external_notes(facts)[-1] == (
         "its own TTFT differs from our clock's by 14 %, more than 2 %; its TTFT is that of each sequence from its "

@@ -1,4 +1,4 @@
-"""The shipped shapes, their list, and the refusal of a model that exceeds the memory of the GPU."""
+"""Shipped model shapes are listed; models that exceed the memory of the GPU are refused."""
 
 from __future__ import annotations
 
@@ -30,28 +30,26 @@ from tests.jobs import job_with
         ("gpt-oss-20b", 20_914_757_184, "4.19 B", "12 sliding window, 12 full attention; 4 of 32 experts", None),
     ],
 )
-def test_a_shipped_shape_has_the_parameters_and_layers_of_the_published_model(
-    name, parameters, active, layers, engines
-):
+def test_shipped_shape_has_the_published_parameters_and_layers(name, parameters, active, layers, engines):
     assert name in HUB_IDS.values()
     listed = list_model(name)
     assert (listed.parameters, listed.active, listed.layers) == (parameters, active, layers)
     assert engines is None or listed.engines == engines
 
 
-def test_the_list_states_the_share_that_each_quantization_covers():
+def test_list_contains_the_share_covered_by_each_quantization():
     assert list_model("qwen3-30b-a3b").forms == (
         "fp16; int8, int8-dynamic 99 %; invalid: fp8, int4, gptq, bnb4, bnb8 3 %"
     )
 
 
-def test_a_model_that_exceeds_the_gpu_is_refused_with_both_sizes():
+def test_model_too_large_for_the_gpu_is_refused_with_both_sizes():
     folder = shipped_shape("qwen3-30b-a3b")
     assert folder is not None
     needed = least_weight_bytes(on_meta(read_config(folder), "bfloat16"), bits=16, value_bytes=2)
     assert needed == 2 * 30_532_122_624
-    typed = {"subject.model.id": "qwen3-30b-a3b", "subject.model.load_format": "dummy", "variant.quant": "fp16"}
-    job = make_job(typed)
+    fields = {"subject.model.id": "qwen3-30b-a3b", "subject.model.load_format": "dummy", "variant.quant": "fp16"}
+    job = make_job(fields)
     refuse_on_gpu(job, needed, 80 * 2**30)
     with pytest.raises(MemoryNeededError) as error:
         refuse_on_gpu(job, needed, 40 * 2**30)
@@ -63,18 +61,18 @@ def test_a_model_that_exceeds_the_gpu_is_refused_with_both_sizes():
 
 @pytest.mark.parametrize("quant", ["fp16", "bnb4"])
 @pytest.mark.parametrize("name", [name for name in shape_names() if name not in ("qwen3-small", "qwen3-tiny")])
-def test_each_shape_that_exceeds_the_gpu_is_refused_from_its_config(name, quant, monkeypatch):
-    typed = {"subject.model.id": name, "subject.model.load_format": "dummy", "variant.quant": quant}
+def test_shape_too_large_for_the_gpu_is_refused_from_its_config(name, quant, monkeypatch):
+    fields = {"subject.model.id": name, "subject.model.load_format": "dummy", "variant.quant": quant}
     config, gpu = read_config(shipped_shape(name)), SimpleNamespace(total_memory=2 * 2**30)
     monkeypatch.setattr(generation_job, "torch_device", lambda device: device.kind)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: gpu)
     with pytest.raises(MemoryNeededError, match=rf"^{name} as {quant} needs at least .* GiB, this GPU has 2.00 GiB; "):
-        refuse_too_large(make_job(typed), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+        refuse_too_large(make_job(fields), SimpleNamespace(kind="cuda"), config.get("text_config", config))
     gpu.total_memory = 80 * 2**30
-    refuse_too_large(make_job(typed), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+    refuse_too_large(make_job(fields), SimpleNamespace(kind="cuda"), config.get("text_config", config))
 
 
-def test_the_files_of_a_model_in_the_home_folder_are_part_of_the_key(tmp_path, monkeypatch):
+def test_files_of_a_model_in_the_home_folder_are_in_the_key(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
@@ -82,16 +80,16 @@ def test_the_files_of_a_model_in_the_home_folder_are_part_of_the_key(tmp_path, m
     assert [name for name, *_ in generation_job.key_parts(job)["files"]] == ["config.json"]
 
 
-def test_fused_experts_that_a_library_leaves_in_16_bit_are_counted_so():
+def test_fused_experts_left_in_16_bit_are_counted_in_16_bit():
     model = on_meta(read_config(shipped_shape("qwen3-30b-a3b")), "bfloat16")
     needed = [least_weight_bytes(model, bits=4, value_bytes=2, has_narrow_experts=narrow) for narrow in (True, False)]
     assert [round(count / 1e9, 1) for count in needed] == [16.2, 59.7]
 
 
-def test_a_process_that_measures_quality_alone_needs_the_weights(monkeypatch, tmp_path):
+def test_quality_process_requires_memory_for_the_weights(monkeypatch, tmp_path):
     config = read_config(shipped_shape("qwen3-8b"))
-    typed = {"subject.model.id": "qwen3-8b", "subject.model.load_format": "dummy", "variant.quant": "fp16"}
-    job = make_job(typed).model_copy(update={"part": Part(record=tmp_path, sweep="now", only="quality")})
+    fields = {"subject.model.id": "qwen3-8b", "subject.model.load_format": "dummy", "variant.quant": "fp16"}
+    job = make_job(fields).model_copy(update={"part": Part(record=tmp_path, sweep="now", only="quality")})
     assert job.points() == []
     monkeypatch.setattr(generation_job, "available_bytes", lambda: 20 * 2**30)
     refuse_too_large(job, CpuDevice(), config)

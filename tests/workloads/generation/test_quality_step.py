@@ -1,4 +1,4 @@
-"""The decode step that was timed, held against the form's own forward."""
+"""The timed decode step is compared with the forward pass of the same model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def checked(kl: float, rounding: float | None = None) -> StepDivergence:
 
 
 class Source(TokenSource):
-    """A model of two tokens whose step moves each position's odds by `shift`."""
+    """Model of two tokens whose step shifts the log-odds of each position by `shift`."""
 
     def __init__(self, shift: float, *, perturbed: float | None = None) -> None:
         self.shift, self.perturbed = shift, perturbed
@@ -62,14 +62,14 @@ class Source(TokenSource):
         return None if self.perturbed is None else self.at(self.perturbed, len(ids))
 
 
-class Mute(TokenSource):
-    """An engine that makes tokens and tells nothing of how it came to them."""
+class WithoutScores(TokenSource):
+    """Engine that returns tokens but no scores."""
 
 
-def test_the_divergence_is_the_mean_over_steps_of_all_texts() -> None:
+def test_divergence_is_the_mean_over_the_steps_of_all_texts() -> None:
     result = step_divergence(Source(1.0), [(0, 1, 0), (1, 1, 0)])
     assert result is not None
-    # Both tokens equally likely against e/(1+e): ln(1+e) - 1/2 - ln 2.
+    # Divergence of (1/2, 1/2) from (e, 1) / (1+e): ln(1+e) - 1/2 - ln 2.
     assert result.kl_mean == pytest.approx(numpy.log(1 + numpy.e) - 0.5 - numpy.log(2), rel=1e-6)
     assert (result.steps, result.text_tokens, result.rounding_kl_mean) == (4, 3, None)
 
@@ -86,42 +86,42 @@ def test_the_divergence_is_the_mean_over_steps_of_all_texts() -> None:
         (0.011, 0.0056, "equal"),
     ],
 )
-def test_the_limit_of_rounding_depends_on_the_perturbed_forward(kl, rounding, verdict) -> None:
+def test_verdict_depends_on_the_divergence_of_the_perturbed_forward(kl, rounding, verdict) -> None:
     assert checked(kl, rounding).verdict == verdict
 
 
 @pytest.mark.parametrize(("kl", "verdict"), [(0.0009, "equal"), (0.0116, "differs"), (0.11, "wrong")])
-def test_an_engine_in_a_process_of_its_own_may_round_its_prompts_otherwise(kl: float, verdict: str) -> None:
+def test_external_engine_has_wider_limits_of_divergence(kl: float, verdict: str) -> None:
     assert checked(kl).model_copy(update={"of_engine": True}).verdict == verdict
 
 
-def test_the_perturbed_forward_is_compared_as_well() -> None:
+def test_perturbed_forward_gives_the_divergence_by_rounding() -> None:
     result = step_divergence(Source(0.1, perturbed=0.05), [(0, 1, 0)])
     assert result is not None
     assert result.rounding_kl_mean == pytest.approx(result.kl_mean / 4, rel=0.01)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rounding_noise_is_as_large_as_the_types_rounding(model: PreTrainedModel, dtype: torch.dtype) -> None:
+def test_perturbation_is_of_the_order_of_the_types_rounding(model: PreTrainedModel, dtype: torch.dtype) -> None:
     source = cuda_graph_decoder(model.to(dtype), CpuDevice(), capture=Rerun())
     ids = tuple(range(5, 29))
-    forward, perturbed, again = source.forward_scores(ids), source.perturbed_scores(ids), source.forward_scores(ids)
+    forward, perturbed, repeated = source.forward_scores(ids), source.perturbed_scores(ids), source.forward_scores(ids)
     model.to(torch.float32)
     assert forward
     assert perturbed
-    assert again
-    # The noise ends with the call.
-    assert numpy.array_equal(forward.log_probabilities, again.log_probabilities)
+    assert repeated
+    # The perturbation ends with the call.
+    assert numpy.array_equal(forward.log_probabilities, repeated.log_probabilities)
     difference = numpy.abs(forward.log_probabilities - perturbed.log_probabilities).mean()
     unit = torch.finfo(dtype).eps
     assert unit / 100 < difference < 100 * unit
 
 
-def test_an_engine_that_cannot_be_asked_is_not_judged() -> None:
-    assert step_divergence(Mute(), [(0, 1)]) is None
+def test_engine_without_scores_is_not_checked() -> None:
+    assert step_divergence(WithoutScores(), [(0, 1)]) is None
 
 
-def test_predictions_that_are_no_numbers_are_an_error() -> None:
+def test_predictions_that_are_not_finite_raise() -> None:
     with pytest.raises(QualityError, match="not finite"):
         step_divergence(Source(float("nan")), [(0, 1)])
 
@@ -130,7 +130,7 @@ def test_predictions_that_are_no_numbers_are_an_error() -> None:
     ("longest", "step_s", "shape"),
     [(126, 0.003, (3, 126)), (23, 0.003, (12, 23)), (5000, 0.003, (1, 257)), (126, 1.0, (1, 33)), (1, 0.003, (256, 2))],
 )
-def test_texts_fit_into_the_timed_shape_and_take_no_minutes(longest, step_s, shape, monkeypatch) -> None:
+def test_texts_fit_the_timed_shape_and_the_time_limit(longest, step_s, shape, monkeypatch) -> None:
     monkeypatch.setattr(step_check, "STEPS", 256)
     texts = texts_for(lambda count: tuple(range(count)), longest=longest, step_s=step_s)
     assert (len(texts), len(texts[0])) == shape
@@ -145,7 +145,7 @@ def captured(model: PreTrainedModel) -> ModelBenchmarker:
 
 
 def changes(subject: ModelBenchmarker) -> dict[str, Any]:
-    """The fields of the record that the check of the step changes."""
+    """Return the fields of the record that the check of the step changes."""
     cells = tuple(subject.run(GRID, Procedure(warmup=1, warmup_limit=1, runs=2)))
     assert [cell.status for cell in cells] == ["ok", "ok"]
     job = cast("GenerationJob", SimpleNamespace(points=GRID.points))
@@ -153,7 +153,7 @@ def changes(subject: ModelBenchmarker) -> dict[str, Any]:
     return after_timing(check_step, last)
 
 
-def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: PreTrainedModel) -> None:
+def test_captured_step_is_compared_at_the_timed_shape(model: PreTrainedModel) -> None:
     subject = captured(model)
     changed = changes(subject)
     result = changed["step_divergence"]
@@ -161,17 +161,17 @@ def test_the_captured_step_is_compared_at_the_very_shape_that_was_timed(model: P
     assert (result.steps, result.text_tokens) == (48, 25)
     assert result.rounding_kl_mean is not None
     assert [cell.status for cell in changed["cells"]] == ["ok", "ok"]
-    # Two sequences, as in the last cell: no shape was captured for the check.
+    # The check uses the two sequences of the last cell and captures no further shape.
     assert subject.source.facts().graphs_captured == 2
 
 
-def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
+def test_fault_in_the_logits_without_changed_tokens_invalidates_the_speed(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = prefill_decode.decode_step
+    original = prefill_decode.decode_step
 
     def sharpened(*arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
-        token, logits = right(*arguments)  # type: ignore[arg-type]
+        token, logits = original(*arguments)  # type: ignore[arg-type]
         return token, 1.5 * logits
 
     monkeypatch.setattr(prefill_decode, "decode_step", sharpened)
@@ -181,7 +181,9 @@ def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
     assert "predicts something else than the form's own forward" in changed["cells"][0].reason
 
 
-def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_cannot_be_checked_is_recorded_with_a_reason(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: object, ids: object, **_: object) -> Scores:
         raise UnsupportedError("not with this cache")
 
@@ -189,7 +191,7 @@ def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monke
     assert changes(captured(model))["no_step_divergence"].reason == "not with this cache"
 
 
-def test_no_round_of_a_variant_with_a_wrong_step_has_a_speed() -> None:
+def test_wrong_step_invalidates_all_rounds_of_the_variant() -> None:
     wrong, *others = rounds("int8", [1.0, 1.0, 1.0])
     wrong = wrong.model_copy(update={"step_divergence": checked(0.3)})
     rows = results_of_records([*rounds("fp16", [2.0, 2.0, 2.0]), wrong, *others]).rows
@@ -199,7 +201,7 @@ def test_no_round_of_a_variant_with_a_wrong_step_has_a_speed() -> None:
     assert "KL 0.3 nats a token over 256 steps" in (by_name["int8"].reason or "")
 
 
-def test_the_table_says_what_each_step_is_and_which_was_not_checked() -> None:
+def test_table_contains_verdicts_and_unchecked_variants() -> None:
     differing = record("int8").model_copy(update={"step_divergence": checked(0.002, 0.0001)})
     rows = results_of_records([record("fp16"), differing]).rows
     cells = {row.variant: [column.text(row) for column in STEP_COLUMNS] for row in rows}

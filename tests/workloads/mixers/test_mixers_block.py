@@ -57,7 +57,7 @@ def model_of(variant, **block):
 @pytest.mark.parametrize("variant", ["softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])
 @pytest.mark.parametrize("short_conv", [False, True])
 @pytest.mark.parametrize("match", ["parameters", "width"])
-def test_the_formula_has_the_models_parameters(variant, short_conv, match):
+def test_formula_equals_the_number_of_parameters(variant, short_conv, match):
     model = model_of(variant, short_conv=short_conv, match=match)
     counted = sum(parameter.numel() for parameter in model.parameters())
     spec = subject(short_conv=short_conv, match=match)
@@ -75,7 +75,7 @@ def test_matched_models_are_within_two_percent_and_others_have_a_residual():
 
 @pytest.mark.parametrize("variant", ["softmax-naive", "softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])
 @pytest.mark.parametrize("short_conv", [False, True])
-def test_no_position_of_a_model_sees_later_positions(variant, short_conv):
+def test_model_is_causal(variant, short_conv):
     model = model_of(variant, short_conv=short_conv)
     tokens = torch.randint(64, (1, 32))
     changed = torch.cat([tokens[:, :20], (tokens[:, 20:] + 1) % 64], dim=1)
@@ -84,21 +84,21 @@ def test_no_position_of_a_model_sees_later_positions(variant, short_conv):
     assert not torch.allclose(before[:, 20:], after[:, 20:], atol=1e-3)
 
 
-def test_every_weight_of_a_model_is_trained():
+def test_every_weight_has_a_gradient():
     model = model_of("gdn-torch", short_conv=True)
     model(torch.randint(64, (2, 32))).square().mean().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
-def test_the_first_mixer_does_not_drown_the_tokens():
-    # With embeddings of 0.02 softmax without a convolution did not learn to recall.
+def test_embeddings_are_larger_than_the_first_mixers_output():
+    # With embeddings of standard deviation 0.02, softmax without a convolution did not learn recall.
     model = model_of("softmax-sdpa")
     hidden = model.tokens(torch.randint(64, (2, 32)))
     added = model.mixers[0](model.norms[0](hidden))
     assert hidden.square().mean() > 2 * added.square().mean()
 
 
-def test_text_is_read_at_most_four_times():
+def test_training_text_is_read_at_most_four_times():
     tasks = MixersTasks(steps=500, batch_size=64)
     border = int(0.9 * len(shipped_bytes()))
     steps = Setting("bytes", 256).steps(tasks)
@@ -107,7 +107,7 @@ def test_text_is_read_at_most_four_times():
     assert Setting("bytes", 256).steps(tasks.model_copy(update={"steps": 20})) == 20
 
 
-def test_the_flops_of_a_training_step_follow_the_formula():
+def test_flops_of_a_training_step_follow_the_formula():
     demand = training_demand(LINEAR, subject(), POINT)
     products = parameters_of(LINEAR, subject(), 64, 32) - (64 + 32) * 32
     mixer = 2 * 3 * 4 * 64 * 2 * 16 * 16
@@ -125,7 +125,7 @@ def test_recall_has_one_query_per_key_and_keys_are_not_values():
         assert row_labels[:8] == [IGNORED] * 8
 
 
-def test_a_copy_predicts_the_next_token():
+def test_copy_task_predicts_the_next_token():
     tokens, labels = make_batch(Setting("copy", 5), subject().tasks, torch.Generator().manual_seed(0))
     for row, row_labels in zip(tokens.tolist(), labels.tolist(), strict=True):
         assert (row[5], row_labels) == (0, [IGNORED] * 5 + row[:5])
@@ -135,13 +135,13 @@ def test_a_copy_predicts_the_next_token():
 def test_held_out_text_is_not_trained_on():
     text, border = shipped_bytes(), int(0.9 * len(shipped_bytes()))
     tasks = subject().tasks.model_copy(update={"batch_size": 64})
-    for judged, part in ((False, text[:border]), (True, text[border:])):
-        tokens, labels = make_batch(Setting("bytes", 40), tasks, torch.Generator().manual_seed(1), held_out=judged)
+    for is_held_out, part in ((False, text[:border]), (True, text[border:])):
+        tokens, labels = make_batch(Setting("bytes", 40), tasks, torch.Generator().manual_seed(1), held_out=is_held_out)
         assert all(bytes(row) in part for row in tokens.tolist())
         assert torch.equal(tokens[:, 1:], labels[:, :-1])
 
 
-def test_a_training_is_counted_and_repeats_with_its_seed():
+def test_training_is_reproducible_with_its_seed():
     scores = [
         train(VARIANTS["linear-torch"], subject(), setting, seed, CpuDevice())
         for setting in settings_of(subject().tasks)
@@ -154,11 +154,11 @@ def test_a_training_is_counted_and_repeats_with_its_seed():
     assert 3 < scores[0].bits < 8
 
 
-def test_a_run_has_the_step_and_the_tasks(tmp_path: Path):
-    words = ["mixers", "--variant", "linear-torch", "--seq-len", "32", "--mode", "training_step", "--heads", "2"]
-    words += ["--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--hidden", "32", "--layers", "1"]
-    words += ["--tasks", "mqar", "--pairs", "2", "--steps", "2", "--seeds", "2", "--runs", "2", "--no-limits"]
-    Run(read_job([*words, "--output", str(tmp_path)]), Terminal(quiet=True)).execute()
+def test_record_contains_the_training_step_and_the_tasks(tmp_path: Path):
+    arguments = ["mixers", "--variant", "linear-torch", "--seq-len", "32", "--mode", "training_step", "--heads", "2"]
+    arguments += ["--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--hidden", "32", "--layers", "1"]
+    arguments += ["--tasks", "mqar", "--pairs", "2", "--steps", "2", "--seeds", "2", "--runs", "2", "--no-limits"]
+    Run(read_job([*arguments, "--output", str(tmp_path)]), Terminal(quiet=True)).execute()
     (record,) = collect([tmp_path]).records
     assert [(cell.status, cell.block.residual) for cell in record.cells] == [("ok", 0.0)]
     assert [(score.task, score.size, score.seed) for score in record.tasks] == [("mqar", 2, 0), ("mqar", 2, 1)]
@@ -168,11 +168,11 @@ def test_a_run_has_the_step_and_the_tasks(tmp_path: Path):
     assert not verify([tmp_path]).problems
 
 
-def test_a_sequence_longer_than_the_text_to_judge_by_is_refused():
-    words = ["mixers", "--variant", "gdn-torch", "--tasks", "bytes", "--text-len"]
+def test_sequence_longer_than_the_held_out_text_is_refused():
+    arguments = ["mixers", "--variant", "gdn-torch", "--tasks", "bytes", "--text-len"]
     with pytest.raises(SpecError, match="more than the held-out text has"):
-        read_job([*words, str(held_out_bytes())])
-    assert read_job([*words, str(held_out_bytes() - 1)])
+        read_job([*arguments, str(held_out_bytes())])
+    assert read_job([*arguments, str(held_out_bytes() - 1)])
 
 
 def test_too_few_tokens_for_the_keys_are_refused():
@@ -186,7 +186,7 @@ def score(seed, right=500, bits=2.0, task="mqar"):
     )
 
 
-def test_guessing_is_called_chance():
+def test_scores_at_chance_are_reported_as_chance():
     assert Learned("a", (score(0, 260), score(1, 245)), None).luck == ", at chance"
     assert Learned("a", (score(0, 100), score(1, 90)), None).luck == ", below chance"
     assert Learned("a", (score(0, 300), score(1, 310)), None).luck == ""
@@ -210,7 +210,7 @@ def test_bits_are_compared_seed_by_seed():
 @pytest.mark.slow
 @pytest.mark.by_hand
 @pytest.mark.parametrize("short_conv", [False, True])
-def test_softmax_learns_to_recall_with_a_convolution_and_without(short_conv):
+def test_softmax_learns_recall_with_and_without_a_convolution(short_conv):
     tasks = MixersTasks(names=("mqar",), pairs=(4,), steps=500, learning_rate=3e-3)
     block = MixersBlock(hidden=64, layers=2, short_conv=short_conv)
     spec = MixersSubject(heads=1, head_dim=64, dtype="float32", block=block, tasks=tasks)

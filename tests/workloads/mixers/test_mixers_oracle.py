@@ -42,7 +42,7 @@ def cell(mixer, subject, point, latency_s):
 
 
 def record_of(name, mixer, number, cells, **fields) -> MixersRecord:
-    """A record of one process in round `number`."""
+    """Return the record of one process in round `number`."""
     defaults = {
         "benchmarker": "0.1.0",
         "run_id": f"{name}-{number}",
@@ -60,8 +60,8 @@ def record_of(name, mixer, number, cells, **fields) -> MixersRecord:
     return MixersRecord(**{**defaults, **fields})
 
 
-def written(tmp_path):
-    """A folder with three rounds of three mixers."""
+def write_records(tmp_path):
+    """Write three rounds of three mixers and return the folder."""
     subject = MixersSubject(heads=4, head_dim=64, value_dim=96)
     points = [LengthPoint(s, 2, mode) for s in (512, 2048) for mode in ("forward", "forward_backward")]
     for number in range(3):
@@ -72,12 +72,12 @@ def written(tmp_path):
     return tmp_path
 
 
-def test_a_call_is_explained_by_its_kernels_and_the_limits_of_the_device(tmp_path):
+def test_call_is_explained_by_its_kernels_and_device_limits(tmp_path):
     records = []
-    for _, record in collect([written(tmp_path)]).files:
+    for _, record in collect([write_records(tmp_path)]).files:
         if record.variant.name == "gdn":
             kernel = SeenKernel(name="chunk_gated_delta_rule_fwd_kernel_h_blockdim64", calls=1, total_s=1e-4)
-            cells = tuple(one.model_copy(update={"kernels": (kernel,)}) for one in record.cells)
+            cells = tuple(cell.model_copy(update={"kernels": (kernel,)}) for cell in record.cells)
             records.append(record.model_copy(update={"cells": cells}))
     explained = timed_mixer("gdn", records)
     assert explained.phase.busy_s == pytest.approx(1e-4)
@@ -87,25 +87,25 @@ def test_a_call_is_explained_by_its_kernels_and_the_limits_of_the_device(tmp_pat
     assert explained.floor.seconds == pytest.approx(max(computing_s, moving_s))
 
 
-def test_a_call_on_a_processor_is_not_explained(tmp_path):
-    records = [record for _, record in collect([written(tmp_path)]).files if record.variant.name == "gdn"]
+def test_call_on_a_cpu_is_not_explained(tmp_path):
+    records = [record for _, record in collect([write_records(tmp_path)]).files if record.variant.name == "gdn"]
     device = records[0].environment.device.model_copy(update={"kind": "cpu"})
     surroundings = records[0].environment.model_copy(update={"device": device})
     explained = timed_mixer("gdn", [record.model_copy(update={"environment": surroundings}) for record in records])
     assert explained.why == "on a CPU the operators of a mixer cannot be identified"
 
 
-def test_every_number_of_a_row_is_the_oracles(tmp_path):
-    assert differing(written(tmp_path)) == []
+def test_every_number_of_a_row_equals_the_oracle(tmp_path):
+    assert differing(write_records(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "wrong"),
+    ("constant", "value", "wrong"),
     [
         ("attention.attention_flops.BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"),
         ("mixers.mixer.GATE_BYTES", 400, "floor_s"),
     ],
 )
-def test_a_mistake_in_our_count_of_the_work_is_found(tmp_path, monkeypatch, place, value, wrong):
-    monkeypatch.setattr(f"benchmarker.workloads.{place}", value)
-    assert wrong in differing(written(tmp_path))
+def test_wrong_count_of_flops_or_bytes_is_detected(tmp_path, monkeypatch, constant, value, wrong):
+    monkeypatch.setattr(f"benchmarker.workloads.{constant}", value)
+    assert wrong in differing(write_records(tmp_path))

