@@ -1,4 +1,4 @@
-"""Measure time, power and energy of one model with three sets of weight values, in turns, in one process.
+"""Measure time, power and energy of one model with three sets of weight values, alternating, in one process.
 
     python script/bench-values.py                                       Qwen3-4B's shapes on a GPU, two minutes
     python script/bench-values.py --model qwen3-tiny --seconds 1        a trial on any machine
@@ -27,14 +27,14 @@ from benchmarker.hardware.gpu import Gpu, find_gpu
 from benchmarker.workloads.generation.spec import Point
 
 SPREAD = 0.02
-"""Standard deviation of the sets that are not zeros, as transformers initializes weights."""
+"""Standard deviation of the sets other than zeros; transformers initializes weights with the same value."""
 HEADINGS = ("work", "weights", "ms", "time, ratio", "J a call", "energy, ratio", "MHz")
 SETTLE_S = 1.0
-"""Seconds of the same work before each window, for the clocks to settle."""
+"""Seconds of warm-up before each window, after which the clocks are stable."""
 
 
 def zeros(weight: torch.Tensor) -> None:
-    """Fill with zeros: nothing in the arithmetic units changes between cycles."""
+    """Fill with zeros, so that no bit in the arithmetic units changes between cycles."""
     weight.zero_()
 
 
@@ -61,11 +61,11 @@ FILLINGS: dict[str, Callable[[torch.Tensor], None]] = {"random": random, "zeros"
 
 
 def main() -> None:
-    """Measure in turns, print a table, and write the samples."""
+    """Measure the sets alternately, print a table and write the samples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="Qwen/Qwen3-4B")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each filling, round and kind of work")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration per filling, round and kind of work")
     parser.add_argument("--prefill", type=int, default=4096, help="tokens of the long prompt")
     parser.add_argument("--output", type=Path, help="all samples, as JSON")
     arguments = parser.parse_args()
@@ -82,14 +82,14 @@ def main() -> None:
         names = list(FILLINGS)
         for filling in names if turn % 2 == 0 else reversed(names):
             with torch.no_grad():
-                # Norms keep their ones: those of a trained model are near them.
+                # Weights of norms stay 1, because those of a trained model are near 1.
                 for weight in model.parameters():
                     if weight.dim() == 2:
                         FILLINGS[filling](weight)
             for work, point in points.items():
                 window = measured(benchmarker, point, gpu, seconds=arguments.seconds)
                 samples.append({"round": turn, "filling": filling, "work": work, **window})
-    print(f"{arguments.model}'s shapes, {dtype}, {name}: {arguments.rounds} rounds in turns, one process\n")
+    print(f"{arguments.model}'s shapes, {dtype}, {name}: {arguments.rounds} alternating rounds, one process\n")
     print(table(samples, points))
     if arguments.output:
         facts = {"device": name, "model": arguments.model, "dtype": dtype, "torch": torch.__version__}
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def measured(source: ModelBenchmarker, point: Point, gpu: Gpu | None, *, seconds: float) -> dict[str, float | None]:
-    """Measure one window of the same work, after a second of it.
+    """Measure one window of repeated steps after a second of warm-up.
 
     Returns:
         Median seconds to the first token (prompt) or per token after the first (generation), joules of a call by the
@@ -145,7 +145,7 @@ def ratio(base: list[dict[str, Any]], windows: list[dict[str, Any]], key: str) -
     """Return the ratios of the windows to those of the first set, round by round."""
     if base == windows or not base[0][key]:
         return "–"
-    # paired_ratio divides its first by its second.
+    # paired_ratio divides its first argument by its second.
     paired = paired_ratio({w["round"]: w[key] for w in windows}, {w["round"]: w[key] for w in base})
     if paired.low is None or paired.high is None:
         return f"{paired.value:.3f}"

@@ -20,20 +20,20 @@ git archive HEAD | tar -x -C "$work" --one-top-level=source
     { tail -20 "$work/build.log" >&2; exit 1; }
 
 "${PYTHON_BASE:-python3}" -m venv "$work/empty"
-# torch first: the wheel cannot determine its build.
+# Install torch first, because the wheel does not select its build.
 "$work/empty/bin/pip" install --quiet --disable-pip-version-check -c "$checkout/script/constraints.txt" torch
 wheel=$(ls "$work"/dist/*.whl)
 "$work/empty/bin/pip" install --quiet --disable-pip-version-check -c "$checkout/script/constraints.txt" "$wheel[$extra]"
 "$work/empty/bin/pip" check
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 unset PYTHONPATH
-# Every file of the package must be installed, modules and data: tests run next to the checkout and would not notice.
+# Check that every module and data file is installed. Tests run next to the checkout and do not detect missing files.
 package=$("$work/empty/bin/python" -c 'import benchmarker, pathlib; print(pathlib.Path(benchmarker.__file__).parent)')
 missing=$(cd "$work/source/benchmarker" && find -L . -type f ! -name '*.pyc' | while read -r file; do
     cmp -s "$file" "$package/$file" || echo "$file"
 done)
-[ -z "$missing" ] || { echo "not in the wheel, or not the same there:" $missing >&2; exit 1; }
+[ -z "$missing" ] || { echo "missing or different in the wheel:" $missing >&2; exit 1; }
 "$work/empty/bin/python" -m benchmarker.run --help >/dev/null
-"$work/empty/bin/benchmarker" doctor --quick || [ "$extra" != all ]  # it exits with 1 where a library is missing
+"$work/empty/bin/benchmarker" doctor --quick || [ "$extra" != all ]  # It exits with 1 if a library is missing.
 "$work/empty/bin/benchmarker" sweep quickstart "$@" --quick --output results
 ls -l results/report.html

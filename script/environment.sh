@@ -1,7 +1,7 @@
-# Sourced by the other scripts: sets PYTHON to an interpreter with all requirements of benchmarker.
+# Sourced by the other scripts. Set PYTHON to an interpreter with all requirements of benchmarker.
 #
-# With PYTHON given (PYTHON=python3 bash script/...), that environment is used as it is: nothing is installed or
-# downloaded. Otherwise .venv is made once, with the exact versions of script/constraints.txt.
+# If PYTHON is set (PYTHON=python3 bash script/...), that environment is used, and nothing is installed or downloaded.
+# Otherwise .venv is created once, with the exact versions of script/constraints.txt.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +18,7 @@ find_python() {
     return 1
 }
 
-# pip with the versions of script/constraints.txt, and its latest step every ten seconds.
+# Run pip with the versions of script/constraints.txt and print its latest step every ten seconds.
 install() {
     local log=.venv/pip.log
     : >"$log"
@@ -28,8 +28,8 @@ install() {
     done {lock}>&- &
     # Ctrl-C does not reach a background process of a script.
     trap "kill $!" EXIT
-    # Most of the 18,000 files are never imported. Python compiles the others at their first import, which saves a
-    # minute.
+    # --no-compile saves a minute: most of the 18,000 files are never imported, and Python compiles the others at their
+    # first import.
     .venv/bin/python -m pip install --disable-pip-version-check --no-compile -c script/constraints.txt "$@" >"$log"
     kill $!
     trap - EXIT
@@ -43,12 +43,12 @@ if [ -n "${PYTHON:-}" ]; then
     export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 else
     PYTHON=$PWD/.venv/bin/python
-    wanted=$(cat pyproject.toml script/constraints.txt | cksum)
-    is_ready() { [ "$(cat .venv/.installed 2>/dev/null)" = "$wanted" ]; }
+    fingerprint=$(cat pyproject.toml script/constraints.txt | cksum)
+    is_ready() { [ "$(cat .venv/.installed 2>/dev/null)" = "$fingerprint" ]; }
     if ! is_ready; then
         base=$(find_python)
         mkdir -p .venv
-        # Two set-ups at once, from two terminals, would install into each other's half-finished packages.
+        # The lock prevents two set-ups from installing into .venv at the same time.
         exec {lock}>.venv/.lock
         flock -n "$lock" || { echo "waiting for another set-up of .venv"; flock "$lock"; }
     fi
@@ -59,7 +59,7 @@ else
         install torch
         echo "step 2 of 2: transformers, the quantization libraries and the test tools ($((SECONDS - started)) s so far)"
         install -e '.[all,dev]'
-        echo "$wanted" >.venv/.installed
+        echo "$fingerprint" >.venv/.installed
         echo ".venv is ready after $((SECONDS - started)) s; for the benchmarker command: . .venv/bin/activate"
     fi
     [ -z "${lock:-}" ] || exec {lock}>&-

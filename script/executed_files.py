@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Recorder:
-    """Trace function that records the files of executed functions (comprehensions and lambdas left out).
+    """Trace function that records the files of executed functions, without comprehensions and lambdas.
 
     A profile function would also be called for each return and for each call of a function in C.
     """
@@ -55,7 +55,7 @@ class Recorder:
 
 
 def pause_in_library_imports() -> None:
-    """Let no hook run while a library is imported: torch and transformers make millions of calls."""
+    """Disable the hook while a library is imported, because torch and transformers make millions of calls."""
     original = builtins.__import__
 
     @wraps(original)

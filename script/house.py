@@ -1,7 +1,7 @@
-"""Count how easy the code is to find one's way in: `python script/house.py [CHECKOUT]`.
+"""Count properties of the code that affect navigation: `python script/house.py [CHECKOUT]`.
 
-Every count covers the whole package. `tests/test_house.py` holds the limits. The files that a command executes are
-counted by `script/executed_files.py`, CPU time of the help by `--help-time`. Needs nothing but Python.
+Every count covers the whole package. `tests/test_house.py` contains the limits. The files that a command executes are
+counted by `script/executed_files.py`, CPU time of the help by `--help-time`. Requires only Python.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORKLOAD_NAMES = {"spec", "record", "workload"}
 """File names that may occur in every folder `workloads/NAME`."""
 
 NAMED_TARGET = re.compile(r"benchmarker[\w.]*:\w+")
-"""A string that names a function or a class, to be imported by name."""
+"""String that names a function or a class to be imported by name."""
 
 PRAGMA = re.compile(r"\s*# (noqa|type: ignore).*$")
 MAXIMAL_LINES = 400
@@ -83,7 +83,7 @@ class House:
     def longest_chain(self) -> list[str]:
         """Return the longest chain of modules in which each imports the next, at the top or inside a function.
 
-        Registries, which name everything, and `cli`, which imports everything, are left out. Modules that import each
+        Registries, which name everything, and `cli`, which imports everything, are excluded. Modules that import each
         other inside functions count as one step and appear under the first name.
         """
         graph = {
@@ -120,7 +120,7 @@ class House:
         return {stem: names for stem, names in sorted(by_stem.items()) if len(names) > 1}
 
     def workload_hooks(self) -> list[str]:
-        """Return what a workload can override: public methods without `@final`, and fields that hold a function."""
+        """Return the public methods without `@final` and the function fields that a workload can override."""
         return sorted(
             f"{node.name}.{hook}"
             for tree in self.trees.values()
@@ -209,7 +209,7 @@ def hooks(node: ast.ClassDef) -> Iterator[str]:
 def statements(body: list[ast.stmt], *, everywhere: bool) -> Iterator[ast.stmt]:
     """Yield the statements that run on import; with `everywhere`, also those inside functions.
 
-    Statements below `if TYPE_CHECKING` are left out.
+    Statements below `if TYPE_CHECKING` are excluded.
     """
     for node in body:
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):

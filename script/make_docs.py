@@ -252,7 +252,7 @@ Fields = list[tuple[str, FieldInfo]]
 
 
 def _by_workload(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, Fields]]:
-    """Yield a title and fields: first those of all workloads, as most have them, then the others of each."""
+    """Yield a title and fields: first the fields of all workloads, then the further fields of each workload."""
     fields = {name: dict(_fields(model, "")) for name, model in models.items()}
     first = next(iter(fields.values()))
 
@@ -351,7 +351,7 @@ def markdown_table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> st
 
 def main() -> None:
     """Write every generated file."""
-    # The help of the other commands reads the saved help, so that is written first.
+    # Write the saved help first, because the help of the other commands reads it.
     for make in (run_help_files, pages):
         for path, text in make().items():
             (ROOT / path).write_text(text, encoding="utf-8")

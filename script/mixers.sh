@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Find the length from which a linear mixer is faster than the best softmax, in rounds. Needs a GPU.
+# Find the length from which a linear mixer is faster than the best softmax variant, in rounds. Needs a GPU.
 #
 #   bash script/mixers.sh                                the mixers alone, then a small model around each, and its tasks
-#   bash script/mixers.sh --heads 96 --seq-len 8192      your shapes, for the mixers alone
-#   PYTHON=python3 bash script/mixers.sh                 in an environment that has everything already
+#   bash script/mixers.sh --heads 96 --seq-len 8192      your shapes, for the mixers only
+#   PYTHON=python3 bash script/mixers.sh                 in an existing environment with all requirements
 set -euo pipefail
 own_environment=${PYTHON:-}
 source "$(dirname "$0")/environment.sh"

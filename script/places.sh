@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Compare the duration and the verdicts of a sweep on several GPUs of this host and on one: the same rounds on all, and
-# then on the first alone. Checkpoints are made before the clock starts; each sweep compiles anew.
+# Compare the duration and the verdicts of a sweep on several GPUs of this host with those of a sweep of the same rounds
+# on the first GPU. Checkpoints are created before the timing starts; each sweep has an empty compiler cache.
 #
-#   PYTHON=python3 bash script/places.sh results/places                  Qwen3-4B's six forms, random weights, GPUs 0 and 1
-#   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8 more of them; options go to both sweeps, but --resume
+#   PYTHON=python3 bash script/places.sh results/places                         six variants of Qwen3-4B, random weights, GPUs 0 and 1
+#   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8  four GPUs; options go to both (except --resume)
 #   CONFIG=configs/quickstart.yaml FORMS="fp16 int8" bash script/places.sh /tmp/try --load-format auto --device cpu --rounds 2
 #
-# The last is a trial without a GPU. On two H100 the six forms and six rounds take half an hour. Nothing is downloaded.
+# The last command is a trial without a GPU. On two H100, six variants and six rounds take half an hour. Nothing is
+# downloaded.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 folder=${1:?give a folder for the results}
@@ -25,7 +26,7 @@ measure() {  # NAME PLACES OPTIONS...
     "$PYTHON" -m benchmarker sweep "$config" "${forms[@]}" --rounds 6 --seed 1 --shared-imports --load-format dummy \
         --prompt-tokens 26 --new-tokens 10 --runs 3 --warmup 1 --warmup-limit 2 --no-profile --no-limits \
         "$@" --places "$at" --output "$folder/$name" 2>&1 | tee "$folder/$name.log" ||
-        [ "${PIPESTATUS[0]}" = 1 ]  # A variant failed: the others are compared all the same. A mistake is 2, and ends it.
+        [ "${PIPESTATUS[0]}" = 1 ]  # 1: a variant failed, and the others are compared. 2: a usage error.
 }
 measure all "$places" "$@"
 measure first "${places%%,*}" "$@"
@@ -34,7 +35,7 @@ for name in all first; do
     "$PYTHON" -m benchmarker compare "$folder/$name" --format json >"$folder/$name.json"
 done
 "$PYTHON" - "$folder" <<'PYTHON'
-"""Both times, their ratio, and what each sweep says of each variant."""
+"""Print both durations, their ratio, and the verdict of each sweep for each variant."""
 
 import json
 import re
@@ -47,7 +48,7 @@ seconds, rows = {}, {}
 for name in ("all", "first"):
     took = re.findall(r"rounds? took (\d+) s \((.*)\)", (folder / f"{name}.log").read_text())
     if not took:
-        sys.exit(f"{name}: its rounds did not end; see {folder / name}.log")
+        sys.exit(f"{name}: its rounds did not finish; see {folder / name}.log")
     seconds[name] = int(took[-1][0])
     print(f"{name}: {took[-1][0]} s, {took[-1][1]}")
     cells = json.loads((folder / f"{name}.json").read_text())
@@ -55,8 +56,8 @@ for name in ("all", "first"):
 print(f"all / first: {seconds['all'] / seconds['first']:.2f}")
 
 
-def said(row):
-    """Speed-up, its interval and the verdict."""
+def summary(row):
+    """Return speed-up, interval and verdict."""
     numbers = [row[name] for name in ("ratio", "ratio_low", "ratio_high")]
     ratio, low, high = ("-" if number is None else f"{number:.3f}" for number in numbers)
     return f"{ratio} [{low}, {high}] {row['verdict']}"
@@ -64,12 +65,12 @@ def said(row):
 
 for cell, row in rows["first"].items():
     other = rows["all"].get(cell)
-    words = f"{said(row)} on the first, {said(other) if other else 'not there'} on all"
+    line = f"{summary(row)} on the first, {summary(other) if other else 'missing'} on all"
     shape = " x ".join(str(number) for number in cell[1:4])
     verdicts = {row["verdict"], other["verdict"] if other else None}
     if len(verdicts - {"inconclusive", None}) > 1:
-        words += ": THEY CONTRADICT EACH OTHER"
+        line += ": CONTRADICTION"
     elif len(verdicts) > 1:
-        words += ": not both decide, which is no contradiction"
-    print(f"{cell[0]} at {shape}: {words}")
+        line += ": one is inconclusive, which is no contradiction"
+    print(f"{cell[0]} at {shape}: {line}")
 PYTHON

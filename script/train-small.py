@@ -1,6 +1,6 @@
 """Train the small real model that ships with benchmarker: `python script/train-small.py --output folder`.
 
-It takes about an hour on one free core that multiplies bfloat16; a GPU is used if there is one. The text comes from the
+It takes about an hour on one idle core with bfloat16 arithmetic; a GPU is used if available. The text comes from the
 running Python (see small_model/corpus.py). The folder always holds the best checkpoint so far, so the training may be
 stopped.
 """
@@ -26,7 +26,7 @@ from transformers import GenerationConfig, Qwen3ForCausalLM
 
 VOCABULARY = 2048
 CODE_FOR_MERGES = 2_000_000
-"""Characters of code for the tokenizer, besides all of the prose."""
+"""Characters of code for the tokenizer, in addition to all of the prose."""
 
 
 def main() -> None:
@@ -81,11 +81,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--start", type=Path, help="a folder that this script wrote before, to go on from")
+    parser.add_argument("--start", type=Path, help="folder of an earlier training to continue")
     parser.add_argument("--rows", default="prose=3,packages=4,code=1", help="windows of each kind of text in a step")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--learning-rate", type=float, default=6e-3)
-    parser.add_argument("--decay", type=float, default=0.8, help="share of the training in which the rate falls")
+    parser.add_argument("--decay", type=float, default=0.8, help="final share of the training with a falling rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()

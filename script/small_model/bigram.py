@@ -11,7 +11,7 @@ Tokens = NDArray[np.int64]
 def bigram_perplexity(learned: Tokens, judged: Tokens, *, vocabulary: int) -> float:
     """Return the perplexity of `judged`, each token predicted from the previous one.
 
-    Counts of pairs are mixed with counts of single tokens, and those with one for every token (Witten & Bell 1991: the
+    Counts of pairs are mixed with counts of single tokens, and these with one for every token (Witten & Bell 1991: the
     weight of a context is the number of different tokens that followed it), so that every token has a probability.
     """
     single = np.bincount(learned, minlength=vocabulary) + 1.0

@@ -1,12 +1,12 @@
-"""Text that every machine with benchmarker has: Python's help topics and library, and docstrings of its dependencies.
+"""Text available on every machine with benchmarker: Python's help topics and library, and docstrings of dependencies.
 
 The prose is the help topics (`pydoc_data.topics`) and the docstrings of the library's modules. A quarter of the modules
 and of the topics is held out, chosen by a hash of the name, so that the choice is the same for every version of Python.
 Paragraphs of the held-out text are dropped from the training text. The topics of `calibration.txt` are never held out,
 because GPTQ must not be judged on its calibration text.
 
-Two megabytes of prose are soon memorized, so the training text also has the modules' whole sources, and the docstrings
-of numpy, scipy and torch.
+A model soon memorizes two megabytes of prose, so the training text also has the full sources of the modules, and the
+docstrings of numpy, scipy and torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Corpus:
     prose: str
     """Training text: topics and docstrings."""
     code: str
-    """Training text: whole sources of the same modules, comments and docstrings included."""
+    """Training text: full sources of the same modules with comments and docstrings."""
     packages: str
     """Training text: docstrings of packages."""
     validation: str
@@ -84,7 +84,7 @@ def package_versions() -> dict[str, str]:
 
 
 def docstrings(source: str) -> list[str]:
-    """Return those of the module, its classes and its functions, in the order of the source."""
+    """Return the docstrings of the module, its classes and its functions, in the order of the source."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     found.sort(key=lambda node: getattr(node, "lineno", 0))
@@ -118,7 +118,7 @@ def _package_docstrings() -> Iterable[str]:
         assert spec is not None
         assert spec.origin is not None
         for _, source in _sources(Path(spec.origin).parent):
-            # torch has templates among its modules, which are not Python yet.
+            # torch has templates among its modules, which are not valid Python.
             with contextlib.suppress(SyntaxError):
                 yield "\n\n".join(docstrings(source))
 

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer with a small vocabulary: one of Qwen's size would be 30 times the model."""
+"""Byte-level BPE tokenizer with a small vocabulary. A vocabulary of Qwen's size would be 30 times the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIAL = ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
-"""Special tokens in the order of their ids: the config names 0 and 1."""
+"""Special tokens in the order of their ids. The config refers to 0 and 1."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

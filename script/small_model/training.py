@@ -1,7 +1,7 @@
 """Training of a few million parameters: Muon for the matrices inside the layers, AdamW for the rest.
 
-Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step sees some of each kind of text. A tenth
-of the layers' outputs is dropped at random, because the text is seen several times.
+Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step contains each kind of text. A tenth of
+the layers' outputs is dropped at random, because the text is read several times.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Plan:
     decay: float
     """Final share of the training, in which the learning rate falls to zero."""
     warmup: float = 0.02
-    """Initial share, in which it rises."""
+    """Initial share of the training, in which the learning rate rises."""
     weight_decay: float = 0.1
     report_every: int = 200
 
 
 def new_model(vocabulary: int) -> Qwen3ForCausalLM:
-    """Return a new model of 2.5 million parameters (4.99 MB in 16 bit). All sides are multiples of 128, as groups and
-    kernels require.
+    """Return a new model of 2.5 million parameters (4.99 MB in 16 bit).
+
+    All dimensions of matrices are multiples of 128, as groups and kernels require.
     """
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -75,8 +76,8 @@ def train(
         keep: Called with the step and the validation loss in nats at every report.
     """
     device = next(model.parameters()).device
-    matrices = [one for one in model.model.layers.parameters() if one.ndim == 2]
-    rest = [one for one in model.parameters() if all(one is not other for other in matrices)]
+    matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
+    rest = [weight for weight in model.parameters() if all(weight is not matrix for matrix in matrices)]
     optimizers = [
         torch.optim.Muon(
             matrices, lr=plan.learning_rate, weight_decay=plan.weight_decay, adjust_lr_fn="match_rms_adamw"
