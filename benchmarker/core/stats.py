@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
 
@@ -55,6 +55,7 @@ class Ratio:
     p: float | None = None
     standard_error: float | None = None
     freedom: float | None = None
+    common: tuple[Any, ...] = ()  # Rounds of a paired ratio if the variant or the baseline has others, else empty.
 
     def detectable(self, tests: int = 1) -> float | None:
         """Return the smallest true ratio above 1 detected with 80 % power at 5 % / `tests`; None below 3 rounds."""
@@ -106,9 +107,10 @@ def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]
         return unpaired_ratio(list(baseline.values()), list(variant.values()))
     logs = [math.log(baseline[number] / variant[number]) for number in common]
     centre = statistics.fmean(logs)
-    if len(logs) < MIN_ROUNDS:
-        return Ratio(math.exp(centre), rounds=len(logs))
-    return _ratio(centre, _standard_error(logs), freedom=len(logs) - 1, rounds=len(logs))
+    ratio = Ratio(math.exp(centre), rounds=len(logs))
+    if len(logs) >= MIN_ROUNDS:
+        ratio = _ratio(centre, _standard_error(logs), freedom=len(logs) - 1, rounds=len(logs))
+    return replace(ratio, common=tuple(common)) if len(common) < max(len(baseline), len(variant)) else ratio
 
 
 def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio:

@@ -139,7 +139,7 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
             f"A ratio without an interval is not tested: {plural(min(untested), 'round', 'rounds')} cannot separate a "
             f"difference from chance; {MIN_ROUNDS} rounds or more can ({code('benchmarker sweep')})."
         )
-    return sentences
+    return sentences + round_notes(rows)
 
 
 def reference_note(rows: Sequence[Row]) -> list[str]:
@@ -151,6 +151,24 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
         return [f"Speed-up is relative to {listed(f'{words} in {listed(names)}' for words, names in sweeps.items())}."]
     within = " of the same sweep" if any(row.sweep for row in rows) else ""
     return [f"Speed-up is relative to {words}{within}." for words in sweeps]
+
+
+def round_notes(rows: Sequence[Row]) -> list[str]:
+    """Return a note on the ratios that compare fewer rounds than the rates of their variants, so that they differ from
+    the ratio of these rates."""
+    alike: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        for gain in dict.fromkeys(gain for gain in (row.speed_up, row.against_named, row.call) if gain):
+            if moments := gain.ratio.common:
+                numbers = listed(str(number + 1) for _, number in moments)
+                is_one_sweep = len({sweep for sweep, _ in moments}) == 1
+                words = f"round{'s' * (len(moments) > 1)} {numbers}" if is_one_sweep else f"{len(moments)} rounds"
+                alike[gain.reference, words].append(row)
+    return [
+        f"{listed(row.variant for row in members)} relative to {plain_line(reference)}"
+        f"{_where(members) if len({row.cell for row in rows}) > 1 else ''}: ratios of {words}, which both have."
+        for (reference, words), members in alike.items()
+    ]
 
 
 def _reference_words(rows: Sequence[Row]) -> str:
@@ -281,10 +299,7 @@ def _failed_rounds(rows: Sequence[Row]) -> list[str]:
         parts = []
         for variant in dict.fromkeys(row.variant for row, _ in members):
             failures = [(row, failure.round + 1) for row, failure in members if row.variant == variant]
-            rounds, where = (
-                sorted({number for _, number in failures}),
-                _where([*{row.cell: row for row, _ in failures}.values()]),
-            )
+            rounds, where = sorted({number for _, number in failures}), _where([row for row, _ in failures])
             parts.append(f"{plain_line(variant)} round{'s' * (len(rounds) > 1)} {listed(map(str, rounds))}{where}")
         first, intro = members[0][1], "; the first" if len(members) > 1 else ""
         what = f"{'measured again' if is_repeated else 'left out'}: {'; '.join(parts)}{intro}"
@@ -298,7 +313,7 @@ def _why(status: str, reason: str) -> str:
 
 
 def _where(rows: Sequence[Row]) -> str:
-    cells = [row.cell for row in rows if row.cell]
+    cells = [*dict.fromkeys(row.cell for row in rows if row.cell)]
     if not cells:
         return ""
     return f" at {cell_words(cells[0])}" if len(cells) == 1 else f" in {len(cells)} cells"

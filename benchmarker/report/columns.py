@@ -19,7 +19,7 @@ from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, Estimate, Ratio
 from benchmarker.core.tables import Column, Sheet, plain_line
-from benchmarker.report.caveats import reference_note
+from benchmarker.report.caveats import reference_note, round_notes
 from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import Metric, workload_of
 
@@ -293,7 +293,7 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
         notes += [f"A speed-up without it has fewer than {MIN_ROUNDS} rounds."] * (False in is_tested)
     if named and any(row.against_named and row.against_named.ratio.low is not None for row in rows):
         notes.append(f"--all: the intervals of '{named[0].heading}'.")
-    notes += withheld_notes(rows)
+    notes += round_notes(rows) + withheld_notes(rows)
     notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
     return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)
 
@@ -336,7 +336,7 @@ def other_cells(results: Results, shown: CellKey | None) -> list[Sheet]:
     notes = reference_note(leaders)
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
         notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
-    notes += withheld_notes(leaders)
+    notes += round_notes(leaders) + withheld_notes(leaders)
     headings = dict.fromkeys(ranking.rows[0].ranking.heading for ranking in rankings)
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [

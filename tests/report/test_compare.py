@@ -131,8 +131,9 @@ def test_repeated_processes_of_one_round_are_not_tested(tmp_path):
 
 
 def numbers(ratio: stats.Ratio) -> object:
-    """Return the fields of a ratio to 11 digits. Decode times differ from latencies in the last one."""
-    return [f"{value:.11g}" for value in dataclasses.astuple(ratio)]
+    """Return the fields of a ratio of all rounds to 11 digits. Decode times differ from latencies in the last one."""
+    *values, common = dataclasses.astuple(ratio)
+    return [*(f"{value:.11g}" for value in values), common]
 
 
 def test_rounds_of_different_sweeps_are_not_paired(tmp_path):

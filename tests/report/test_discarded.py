@@ -47,3 +47,24 @@ def test_discarded_attempts_do_not_count_as_processes(interrupted: Path, options
 
 def test_verify_counts_discarded_attempts_separately(interrupted: Path) -> None:
     assert "numbers of 4 records and 4 discarded tries checked: all follow" in typed("verify", interrupted)[1]
+
+
+@pytest.mark.parametrize("options", [[], ["--all"]])
+def test_a_ratio_of_fewer_rounds_than_the_rates_beside_it_names_its_rounds(tmp_path: Path, options: list[str]) -> None:
+    records = [
+        record(quant, cell([latency_s]), name=quant, round_number=number, sweep=SWEEP, run_id=f"{quant}-{number}")
+        for quant, by_round in (("fp16", {0: 2.0, 1: 4.0, 2: 2.0}), ("int8", {0: 1.0, 2: 1.0}), ("int4", {1: 2.0}))
+        for number, latency_s in by_round.items()
+    ]
+    printed = " ".join(typed("compare", *options, save(tmp_path, *records))[1].split())
+    assert "int8 relative to fp16: ratios of rounds 1 and 3, which both have." in printed
+    assert "int4 relative to fp16: ratios of round 2, which both have." in printed
+
+
+def test_ratios_of_all_rounds_name_none(tmp_path: Path) -> None:
+    records = [
+        record(quant, cell([latency_s]), name=quant, round_number=number, sweep=SWEEP, run_id=f"{quant}-{number}")
+        for quant, latency_s in (("fp16", 2.0), ("int8", 1.0))
+        for number in range(3)
+    ]
+    assert "which both have" not in typed("compare", save(tmp_path, *records))[1]
