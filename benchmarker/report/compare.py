@@ -156,7 +156,13 @@ def _of_sweep(explanation: AnyExplanation, sweep: str) -> AnyExplanation:
 
 
 def explain_results(results: Results) -> Comparison:
-    explained = tuple(explain(name, members) for name, members in results.members.items())
+    withheld = {(row.variant, row.cell): row for row in results.rows if row.is_withheld}
+    explained = tuple(
+        NotExplained(each.variant, f"its rounds differ too much ({row.ranking.heading} {row.pace_spread})", each.proof)
+        if isinstance(each, Explanation) and (row := withheld.get((each.variant, each.cell)))
+        else each
+        for each in (explain(name, members) for name, members in results.members.items())
+    )
     # With --force, the cause of a difference may be the device or a version instead of the variant.
     contrasts = () if results.differences else contrasts_of(explained, results)
     values = vars(results) | {"rows": with_bounds(results.rows, explained), "reasons": reasons(explained)}

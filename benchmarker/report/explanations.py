@@ -41,11 +41,6 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     verdicts = {row.call.verdict for row in comparison.rows if row.call}
     is_tested = any(contrast.speed_up.verdict != NOT_TESTED for contrast in comparison.contrasts)
     if_real = ", if the differences are real" if NOT_TESTED in verdicts else ""
-    doubts = [
-        f"{plain_line(row.variant)}: {row.ranking.heading} {row.pace_spread}; its rounds differ too much for a number."
-        for row in comparison.rows
-        if row.is_withheld and (row.variant, row.cell) in [(token.variant, token.cell) for token in explained]
-    ]
     sections = {
         f"Relative to {plain_line(comparison.baseline or '')}{'' if is_tested else f' ({NOT_TESTED})'}": [
             contrast.sentence(is_tagged=is_tested) for contrast in comparison.contrasts
@@ -58,7 +53,6 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
         bullets(workload.header(comparison.records)),
         *(_waterfalls(explained[start : start + ACROSS]) for start in range(0, len(explained), ACROSS)),
         SHARES_ARE if explained else "",
-        bullets(doubts),
         bullets(fact if len(names) == len(explained) else f"{listed(names)}: {fact}" for fact, names in shared.items()),
         *(block for explanation in explained for block in _variant(explanation, shared, printed)),
         *(
@@ -73,7 +67,8 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
 
 def _not_explained(unexplained: NotExplained, printed: Sequence[str]) -> str:
     proof, why = unexplained.proof, _why_not(unexplained)
-    facts = [*map(bold, proof.warnings), *proof.lines] if proof else []
+    warnings = [line for line in proof.warnings if not any(line in reason for reason in printed)] if proof else []
+    facts = [*map(bold, warnings), *proof.lines] if proof else []
     if any(why in reason for reason in printed):
         return f"{plain_line(unexplained.variant)}, as loaded: {'; '.join(facts)}." if facts else ""
     loaded = f" What was loaded: {'; '.join(facts)}." if facts else ""
@@ -100,10 +95,10 @@ def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ..
     warnings: dict[str, list[str]] = defaultdict(list)
     unexplained = []
     for explanation in explanations:
+        for line in explanation.proof.warnings if explanation.proof else ():
+            warnings[line].append(explanation.variant)
         if isinstance(explanation, Explanation):
             causes[explanation.verdict.bound, explanation.verdict.advice].append(explanation)
-            for line in explanation.proof.warnings:
-                warnings[line].append(explanation.variant)
         elif explanation.least_share:
             unexplained.append(f"{bold(plain_line(explanation.variant))} {_why_not(explanation)}")
     warned = (f"{bold(listed(names))}: {line}." for line, names in warnings.items())

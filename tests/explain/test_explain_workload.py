@@ -136,8 +136,10 @@ def test_profiled_reference_variants_have_shares_that_sum_to_1(folder: str) -> N
             assert isinstance(explanation, Explanation) == profiled
         if isinstance(explanation, Explanation):
             assert sum(share.of_total for share in explanation.shares) == pytest.approx(1)
-        elif folder in WITHOUT_BOUNDS or not any(
-            record.cells[0].status == "ok" for record in results.members[explanation.variant]
+        elif (
+            folder in WITHOUT_BOUNDS
+            or explanation.why.startswith("its rounds differ too much")
+            or not any(record.cells[0].status == "ok" for record in results.members[explanation.variant])
         ):
             assert explanation.why
         else:

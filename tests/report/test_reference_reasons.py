@@ -31,7 +31,7 @@ def test_profiled_reference_variants_have_a_bound(folder):
     rows = explained(folder)
     assert profiled(folder) <= rows.keys()
     for name, row in rows.items():
-        if name in profiled(folder):
+        if name in profiled(folder) and "rounds differ too much" not in row.get("not_explained", ""):
             assert row["bound_by"], name
             assert row["bound_by"] != "mixed", name
         else:

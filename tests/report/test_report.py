@@ -217,8 +217,8 @@ def test_close_depths_share_an_axis_label():
 
 
 def test_gaps_are_described_by_the_profiled_device():
-    device = waterfall_chart([explained(run("fp16", *FP16, tpot_ms=9.0))], ())
-    cpu = waterfall_chart([explained(run("fp16", tpot_ms=9.0, profiled=split_profile(*FP16, by="cpu")))], ())
+    device = waterfall_chart([explained(run("fp16", *FP16, tpot_ms=9.0))])
+    cpu = waterfall_chart([explained(run("fp16", tpot_ms=9.0, profiled=split_profile(*FP16, by="cpu")))])
     assert "Its gaps are time in which the device waits for the host; " in device.note
     assert device.title.startswith("Why a token takes as long as it does")
     assert "Its gaps are Python, and the time between operators; " in cpu.note
@@ -228,7 +228,7 @@ def test_bar_of_overlapping_kernels_ends_at_the_token_time():
     explanation = explained(run("fp16", tpot_ms=6.5, profiled=split_profile(*FP16, busy_ms=6.4)))
     assert sum(part.seconds for part in explanation.waterfall) == pytest.approx(0.0065)
     assert all(part.seconds > 0 for part in explanation.waterfall)
-    assert "<svg" in to_svg(waterfall_chart([explanation], ()))
+    assert "<svg" in to_svg(waterfall_chart([explanation]))
 
 
 def test_numbers_are_sorted_by_value(tmp_path):

@@ -256,7 +256,7 @@ def plain_charts(results: Comparison) -> list[Chart]:
     charts = (
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
-        waterfall_chart(results.explained, withheld),
+        waterfall_chart(results.explained),
         *curves(rows, cell, looks),
         cells_chart(rows, looks, shape=", ".join(axis.heading for axis in rows[0].described.axes)),
         kernels_chart({name: records for name, records in results.members.items() if name not in withheld}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -137,9 +137,9 @@ def withheld_variants(results: Results) -> set[str]:
     return {row.variant for row in headline_rows(results.rows) if row.is_withheld}
 
 
-def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld: Collection[str]) -> Chart | None:
+def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart | None:
     """Return a chart of bars as long as the measured time, divided into its parts; None if no variant is explained."""
-    explained = [each for each in explanations if isinstance(each, Explanation) and each.variant not in withheld]
+    explained = [each for each in explanations if isinstance(each, Explanation)]
     if not explained:
         return None
     unit = explained[0].unit

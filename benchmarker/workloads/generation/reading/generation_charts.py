@@ -39,7 +39,7 @@ def charts_of(results: Comparison) -> list[Chart]:
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
         quality_chart(chosen, looks),
-        waterfall_chart(results.explained, withheld),
+        waterfall_chart(results.explained),
         decoding(
             rows,
             axis="depth",
