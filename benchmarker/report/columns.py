@@ -214,7 +214,11 @@ def byte_columns(
     largest = max((size for row in rows if (size := bytes_of(row)) is not None), default=0)
     if unit == "MiB" or (unit is None and largest < GIB):
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
-    return number_columns(rows, f"{name} GiB", bytes_of, lambda size: f"{size / GIB:.2f}")
+
+    def text(size: float) -> str:
+        return f"{size / GIB:.2f}" if size >= GIB else decimal(size / GIB)
+
+    return number_columns(rows, f"{name} GiB", bytes_of, text)
 
 
 def latency_columns(rows: Sequence[Row]) -> Columns:

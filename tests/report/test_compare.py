@@ -437,6 +437,14 @@ def test_small_peak_next_to_a_large_one_is_not_zero(tmp_path):
     assert sorted(peak.text(row) for row in table) == ["4.7", "61.8"]
 
 
+def test_small_peak_in_a_column_of_gib_has_four_digits(tmp_path):
+    sizes = {"fp16": 1_449_551_462, "int8": 12_058_624}
+    save(tmp_path, *(record(name, cell([1.0] * 3, memory=Memory(peak_allocated_bytes=sizes[name]))) for name in sizes))
+    rows = compare([tmp_path]).rows
+    [peak] = memory(rows)
+    assert [peak.heading, *map(peak.text, rows)] == ["peak GiB", "1.35", "0.01123"]
+
+
 def test_equal_caveats_of_several_rounds_are_printed_once() -> None:
     lines = caveats_of(compare([ROOT / "results" / "reference" / "h200-qwen3-30b-a3b"]))
     assert [line for line in lines if "no floor" in line] == [
