@@ -155,6 +155,7 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: boo
         cell = best.accept(position)
     else:
         outcome = "the round is left out"
-        best.progress.left_out.add((best.variant, position, best.round))
+        cause = "merged tokens" if cell.error_kind == "merged_tokens" else "other programs"
+        best.progress.left_out[best.variant, position, best.round] = cause
     best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
     return cell

@@ -174,20 +174,24 @@ class Loop:
         most = limit or 2 * file.rounds
         if rounds < min(most, wanted):
             rounds += 1
-            self._terminal.line(f"rounds are left out because of other programs: adding round {rounds} of up to {most}")
+            cause = " and ".join(sorted({*sweep.progress.left_out.values()}))
+            self._terminal.line(f"rounds are left out because of {cause}: adding round {rounds} of up to {most}")
             return rounds
         count = max(1, len(self._pool.workers()))
         return enough_rounds(sweep, file.baseline, rounds, limit, self._terminal, count=count, is_late=is_late)
 
     def _report_left_out(self, rounds: int) -> None:
-        sweep, alike = self._sweep, defaultdict[tuple[str, int], list[str]](list)
-        for (variant, position), count in Counter(cell[:2] for cell in sorted(sweep.progress.left_out)).items():
-            points = sweep.points(variant)
-            alike[sweep.workload.point_text(points[position]) if len(points) > 1 else "", count].append(variant)
-        for (point, count), variants in alike.items():
+        sweep, alike = self._sweep, defaultdict[tuple[str, int, str], list[str]](list)
+        causes = {cell[:2]: cause for cell, cause in sorted(sweep.progress.left_out.items())}
+        for cell, count in Counter(cell[:2] for cell in sorted(sweep.progress.left_out)).items():
+            points = sweep.points(cell[0])
+            point = sweep.workload.point_text(points[cell[1]]) if len(points) > 1 else ""
+            alike[point, count, causes[cell]].append(cell[0])
+        for (point, count, cause), variants in alike.items():
             name, lost = ", ".join(filter(None, (*variants, point))), "is" if count == 1 else "are"
-            reason = f"other programs disturbed {count} of {plural(rounds, 'round', 'rounds')}, which {lost} left out"
-            keeps = "" if sweep.settings.allow_shared else ", and --allow-shared keeps them"
+            reason = f"{cause} disturbed {count} of {plural(rounds, 'round', 'rounds')}, which {lost} left out"
+            is_kept = cause == "other programs" and not sweep.settings.allow_shared
+            keeps = ", and --allow-shared keeps them" if is_kept else ""
             self._terminal.note(f"{name}: {reason}; --resume measures again{keeps}")
             if count == rounds:
                 fault, alone = Missing(error_kind="disturbed", reason=reason), sweep.alone(variants[0])

@@ -129,8 +129,8 @@ class Progress:
     """Records of the children. They supply facts for the record of a child that died before it determined them."""
     disturbed: deque[bool] = field(default_factory=lambda: deque(maxlen=LAST_CELLS))
     """True for each of the latest cells that other programs disturbed."""
-    left_out: set[tuple[str, int, int]] = field(default_factory=set)
-    """Variant, position and round of cells without a value because other programs disturbed all tries."""
+    left_out: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    """Cause by variant, position and round of cells without a value because all tries were disturbed."""
 
     @property
     def is_host_busy(self) -> bool:
