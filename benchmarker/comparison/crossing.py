@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarker.comparison.rows import is_wide, number_text
+from benchmarker.comparison.rows import is_wide
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict
 
 SpeedUps = Sequence[tuple[int, SpeedUp]]
@@ -101,51 +100,63 @@ class SizeWords:
     axis: str
     before: str  # Text before each size, such as `batch `.
     after: str  # Text after a list of sizes, such as ` tokens`.
-    ratios: Mapping[int, Ratio]
+    speed_ups: Mapping[int, SpeedUp]
     is_gain: bool = True  # True if `start` is true for ratios above 1, False if for all others.
+    falling: str = ""  # End of the sentence if the ratios fall below 1 once: `until batch {}{}`, of size and interval.
+    rising: str = ""  # The same if they rise above 1.
 
-    def sentence(self, crossing: str | None) -> str | None:
-        """Return the sentence; None for fewer than two sizes.
-
-        Args:
-            crossing: End of the sentence if the ratios cross 1 once: `until batch 6 [4, 9]`.
-        """
-        if len(self.ratios) < 2:
+    def sentence(self) -> str | None:
+        """Return the sentence; None for fewer than two sizes."""
+        ratios = self.ratios
+        if len(ratios) < 2:
             return None
-        undecided = [size for size, ratio in self.ratios.items() if _is_open(ratio)]
-        decided = [size for size in self.ratios if size not in undecided]
-        held = [size for size in decided if (self.ratios[size].value > 1) == self.is_gain]
+        same = [size for size, speed_up in self.speed_ups.items() if speed_up.verdict == "same"]
+        undecided = [size for size, speed_up in self.speed_ups.items() if speed_up.verdict == "inconclusive"]
+        decided = [size for size in ratios if size not in (*same, *undecided)]
+        held = [size for size in decided if (ratios[size].value > 1) == self.is_gain]
+        doubt = f"; at {self._named(same)} both are equally fast" if same else ""
         if not decided:
-            return f"it is not decided whether {self.start}: {self._named(undecided)}"
-        if held and len(held) < len(decided) and crossing:
+            is_open = f"it is not decided whether {self.start}: {self._named(undecided)}"
+            return f"{is_open if undecided else f'{self.start} at no {self.axis}'}{doubt}"
+        if held and len(held) < len(decided) and (crossing := self._crossing()):
             return f"{self.start} {crossing}"
-        doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
-        doubt += "" if all(self.ratios[size].low is not None for size in decided) else UNTESTED
+        doubt += f"; at {self._named(undecided)} it is not decided" if undecided else ""
+        doubt += "" if all(ratios[size].low is not None for size in decided) else UNTESTED
         if not held:
             end, furthest = ("best", max) if self.is_gain else ("worst", min)
-            most = furthest(decided, key=lambda size: self.ratios[size].value)
+            most = furthest(decided, key=lambda size: ratios[size].value)
             return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
         if len(held) < len(decided):
             return f"{self.start} only at {self._named(held)}{doubt}"
-        every = "" if undecided else f"at every {self.axis}, "
+        every = "" if same or undecided else f"at every {self.axis}, "
         return f"{self.start} {every}{self._span(held)}{doubt}"
 
-    def size(self, fall: Crossover, whole: Callable[[float], int], unit: str = "") -> str:
-        """Return a crossover and its interval, rounded by `whole`: `6 [4, 9]`, or with a unit `6 tokens [4, 9]`."""
+    @property
+    def ratios(self) -> dict[int, Ratio]:
+        return {size: speed_up.ratio for size, speed_up in self.speed_ups.items()}
+
+    def _crossing(self) -> str:
+        if self.falling and (fall := crossover(self.ratios)):
+            return self.falling.format(*self.size(fall, math.floor if self.is_gain else math.ceil))
+        rise = crossover(inverse(self.ratios)) if self.rising else None
+        return self.rising.format(*self.size(rise, math.ceil)) if rise else ""
+
+    def size(self, fall: Crossover, whole: Callable[[float], int]) -> tuple[str, str]:
+        """Return a crossover and its interval, rounded by `whole`: `("6", " [4, 9]")`."""
 
         def text(size: float) -> str:
             # An exact crossing at 8 is 7.999... after exp and log.
             return f"{whole(round(size, 6)):,}"
 
-        number, sizes = f"{text(fall.size)}{unit}", list(self.ratios)
         if not fall.has_interval:
-            return f"{number}{UNTESTED}"
+            return text(fall.size), UNTESTED
+        sizes = list(self.speed_ups)
         low = f"under {sizes[0]:,}" if fall.low is None else text(fall.low)
         high = f"over {sizes[-1]:,}" if fall.high is None else text(fall.high)
-        return f"{number} [{low}, {high}]"
+        return text(fall.size), f" [{low}, {high}]"
 
     def _span(self, sizes: Sequence[int]) -> str:
-        measured = list(self.ratios)
+        measured = list(self.speed_ups)
         if len(sizes) > 1 and measured.index(sizes[-1]) - measured.index(sizes[0]) == len(sizes) - 1:
             return f"from {self._at(sizes[0])} to {self._at(sizes[-1])}{self.after}"
         return f"at {self._named(sizes)}"
@@ -154,11 +165,6 @@ class SizeWords:
         return ", ".join(map(self._at, sizes)) + self.after
 
     def _at(self, size: int) -> str:
-        ratio = self.ratios[size]
-        has_interval = _is_open(ratio) or is_wide(ratio)
-        shown = number_text(ratio, times(ratio), None) if has_interval else f"{ratio.value:.2f}x"
-        return f"{self.before}{size:,} ({shown})"
-
-
-def _is_open(ratio: Ratio) -> bool:
-    return ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+        speed_up = self.speed_ups[size]
+        has_interval = speed_up.verdict in ("same", "inconclusive") or is_wide(speed_up.ratio)
+        return f"{self.before}{size:,} ({speed_up.text if has_interval else f'{speed_up.ratio.value:.2f}x'})"

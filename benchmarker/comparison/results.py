@@ -115,19 +115,21 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         return workload.row(fields | _why_not_measured(cells, void, records[-1]), records, good)
     repeats = [(cell, sample) for _, cell in good for sample in cell.samples]
     latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
+    values_by_round = {metric.name: _values_by_round(metric, good) for metric in workload.metrics}
     metrics = {
         metric.name: estimate(values, [value for repeat in repeats if (value := metric.of_repeat(*repeat))])
         for metric in workload.metrics
-        if (values := [*_values_by_round(metric, good).values()])
+        if (values := [*values_by_round[metric.name].values()])
     }
     ranking = workload.ranking(metrics)
-    rates = _values_by_round(ranking, good).items()
+    rates = values_by_round[ranking.name].items()
     fields |= {
         "status": "ok",
         "latency": estimate(list(latency_by_round.values()), [sample.latency_s for _, sample in repeats]),
         "latency_by_round": latency_by_round,
         "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in rates},
         "metrics": metrics,
+        "values_by_round": values_by_round,
         "rounds": len(latency_by_round),
         "runs": len(repeats),
     }

@@ -87,6 +87,7 @@ class Row:
     time_by_round: dict[Moment, float] = field(default_factory=dict)
     """Ranking metric by round, as a time in seconds: a rate is inverted, so that less is faster."""
     metrics: dict[str, Estimate] = field(default_factory=dict)
+    values_by_round: dict[str, dict[Moment, float]] = field(default_factory=dict)  # Values of each metric by round.
     facts: dict[str, float] = field(default_factory=dict)  # Metrics that a process has once, without repeats, by name.
     speed_up: SpeedUp | None = None
     """Speed-up relative to the row's reference. None if the row is its own reference or has no reference."""

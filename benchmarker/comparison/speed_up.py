@@ -16,13 +16,16 @@ shown as a number, but as the outlier round or, if no round is an outlier, as th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from benchmarker.comparison.rows import Row, headline, is_wide, number_text, outlier_round
+from benchmarker.comparison.rows import Row, RowT, headline, is_wide, number_text, outlier_round
 from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
+from benchmarker.schema.record import Moment
 
+KeyT = TypeVar("KeyT", bound=Hashable)
 Circumstances = Mapping[str, object] | None
 """Device and settings by variant; rounds are paired if they are equal. None for sweeps that share no rounds."""
 
@@ -76,6 +79,22 @@ def speed_ups(
     for (index, (reference, ratio)), verdict in zip(compared.items(), tested, strict=True):
         speed_ups[index] = SpeedUp(reference.variant, ratio, verdict, outlier_of(reference, rows[index], ratio))
     return speed_ups
+
+
+def paired_speed_ups(
+    pairs: Mapping[KeyT, tuple[RowT, RowT]], times_of: Callable[[RowT], Mapping[Moment, float]]
+) -> dict[KeyT, SpeedUp]:
+    """Return the speed-up of each pair (reference, row) by times other than those of the tables, such as TTFT.
+
+    Holm's correction covers all pairs, as it covers all rows of the tables. Pairs without these times are left out.
+    """
+    ratios = {
+        key: paired_ratio(times_of(reference), times_of(row))
+        for key, (reference, row) in pairs.items()
+        if times_of(reference) and times_of(row)
+    }
+    tested = zip(ratios.items(), verdicts([*ratios.values()]), strict=True)
+    return {key: SpeedUp(pairs[key][0].variant, ratio, verdict) for (key, ratio), verdict in tested}
 
 
 def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:

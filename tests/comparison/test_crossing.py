@@ -15,6 +15,15 @@ def within(value, factor):
     return ratio(value, value / factor, value * factor)
 
 
+def by_interval(ratios, reference="fp16"):
+    """Speed-ups whose verdicts are those of their own intervals, as if each were the only test."""
+    verdicts = {
+        size: "inconclusive" if each.low <= 1 <= each.high else "faster" if each.value > 1 else "slower"
+        for size, each in ratios.items()
+    }
+    return {size: SpeedUp(reference, each, verdicts[size]) for size, each in ratios.items()}
+
+
 def decided(size, verdict):
     return size, SpeedUp("fp16", ratio(2.0, 1.9, 2.1), verdict)
 
@@ -59,14 +68,31 @@ def test_crossover_is_interpolated_on_logarithms_with_its_interval():
 
 def test_sentence_prints_intervals_of_undecided_and_wide_ratios():
     ratios = {1: within(2.0, 1.2), 2: within(1.1, 1.2), 4: within(5.0, 2.0)}
-    size_words = SizeWords("int8 wins", "batch", "", "", ratios)
-    assert size_words.sentence(None) == (
+    size_words = SizeWords("int8 wins", "batch", "", "", by_interval(ratios))
+    assert size_words.sentence() == (
         "int8 wins at 1 (2.00x), 4 (wide [2.50, 10.00]); at 2 (1.10x [0.92, 1.32]) it is not decided"
     )
 
 
 def test_sentence_on_untested_ratios_mentions_the_missing_interval():
-    size_words = SizeWords("int8 wins", "batch", "", "", {1: Ratio(2.0, rounds=2), 8: Ratio(1.5, rounds=2)})
-    assert size_words.sentence(None) == (
+    ratios = {1: Ratio(2.0, rounds=2), 8: Ratio(1.5, rounds=2)}
+    untested = {size: SpeedUp("fp16", each, "not tested") for size, each in ratios.items()}
+    size_words = SizeWords("int8 wins", "batch", "", "", untested)
+    assert size_words.sentence() == (
         "int8 wins at every batch, from 1 (2.00x) to 8 (1.50x) (no interval: fewer than three rounds)"
     )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "sentence"),
+    [
+        # An interval that excludes 1 decides nothing if Holm's correction leaves the ratio inconclusive.
+        (("faster", "inconclusive"), "int8 wins at 1 (2.00x); at 8 (2.00x [1.90, 2.10]) it is not decided"),
+        (("faster", "same"), "int8 wins at 1 (2.00x); at 8 (2.00x [1.90, 2.10]) both are equally fast"),
+        (("same", "same"), "int8 wins at no batch; at 1 (2.00x [1.90, 2.10]), 8 (2.00x [1.90, 2.10]) both are equally"),
+        (("inconclusive", "same"), "it is not decided whether int8 wins: 1 (2.00x [1.90, 2.10]); at 8 (2.00x"),
+    ],
+)
+def test_a_sentence_has_the_verdicts_of_the_tables(verdicts, sentence):
+    words = SizeWords("int8 wins", "batch", "", "", dict(map(decided, (1, 8), verdicts)))
+    assert words.sentence().startswith(sentence)

@@ -21,7 +21,7 @@ from benchmarker.comparison.crossing import SpeedUps, constant_verdict, crossing
 from benchmarker.comparison.results import by_round
 from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Row, cell_of
-from benchmarker.comparison.speed_up import SpeedUp
+from benchmarker.comparison.speed_up import SpeedUp, paired_speed_ups
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import estimate, paired_ratio, verdicts, wilson
 from benchmarker.core.tables import Column, plain_line
@@ -107,13 +107,8 @@ def _relative_to_softmax(
 ) -> dict[tuple[str, CellKey], SpeedUp]:
     """Return time of the fastest softmax / time of the mixer, by mixer and cell. Holm's correction covers all cells."""
     best = best_softmaxes([row for row in rows if seconds_of(row)])
-    ratios = {
-        (row.variant, row.cell): paired_ratio(seconds_of(best[row.cell]), seconds_of(row))
-        for row in rows
-        if row.cell in best and not row.is_softmax and seconds_of(row)
-    }
-    tested = zip(ratios.items(), verdicts([*ratios.values()]), strict=True)
-    return {key: SpeedUp(plain_line(best[key[1]].variant), ratio, verdict) for (key, ratio), verdict in tested}
+    mixers = [(row, row.cell) for row in rows if row.cell in best and not row.is_softmax]
+    return paired_speed_ups({(row.variant, cell): (best[cell], row) for row, cell in mixers if cell}, seconds_of)
 
 
 def best_softmaxes(rows: Sequence[MixersRow]) -> dict[CellKey, MixersRow]:
@@ -126,7 +121,7 @@ def crossing_text(variant: str, speed_ups: SpeedUps) -> str | None:
     """Return a text on the length from which a mixer is faster than the best softmax; None for a single length."""
     if len(speed_ups) < 2:
         return None
-    best = {size: speed_up.reference for size, speed_up in speed_ups}
+    best = {size: plain_line(speed_up.reference) for size, speed_up in speed_ups}
     if spans := crossings(speed_ups):
         return "; ".join(
             f"{variant} is {span.verdict} than the best softmax from between {span.after:,} and {span.before:,} "

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from benchmarker.comparison.crossing import SizeWords, crossover, inverse
+from benchmarker.comparison.crossing import SizeWords
 from benchmarker.comparison.invariants import Check, equal
 from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of, listed
 from benchmarker.core.formatting import percent
-from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import plain_caveats
 from benchmarker.schema.record import status_words
@@ -160,16 +159,11 @@ def _obstacle(row: ServingRow, axis: str) -> str:
 
 
 def _crossover(rows: Sequence[ServingRow]) -> str | None:
-    ratios: dict[int, Ratio] = {int(load_of(row, "concurrency")): row.speed_up.ratio for row in rows if row.speed_up}
+    speed_ups = {int(load_of(row, "concurrency")): row.speed_up for row in rows if row.speed_up}
     reference = next((row.speed_up.reference for row in rows if row.speed_up), "")
     statement = f"{plain_line(rows[0].variant)} is faster than {plain_line(reference)}"
-    words = SizeWords(statement, "concurrency", "", " at once", ratios)
-    crossing = None
-    if fall := crossover(ratios):
-        crossing = f"below {words.size(fall, math.floor)} requests at once"
-    elif rise := crossover(inverse(ratios)):
-        crossing = f"above {words.size(rise, math.ceil)} requests at once"
-    return words.sentence(crossing)
+    falling, rising = "below {}{} requests at once", "above {}{} requests at once"
+    return SizeWords(statement, "concurrency", "", " at once", speed_ups, falling=falling, rising=rising).sentence()
 
 
 def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> list[str]:
