@@ -30,7 +30,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     single_s = stats.gmean([cell["single_s"] for _, cell in pairs]) if pairs[0][1]["single_s"] else None
     assert latency_s is not None
     facts: dict[str, Fact] = {
-        "exposed": lambda record, cell: 1 - max(cell["alone_s"]) / _latency_s(cell) if cell["alone_s"] else None,
+        "exposed": _exposed,
         "exposed_trace": lambda record, cell: _traced(cell["traces"]),
         "hidden": _hidden,
         "imbalance": lambda record, cell: max(cell["alone_s"]) / np.mean(cell["alone_s"]) if cell["alone_s"] else None,
@@ -133,10 +133,17 @@ def _traced(traces: Sequence[Raw]) -> float | None:
     return float(_alone(trace) / trace["span_s"])
 
 
+def _exposed(record: Raw, cell: Raw) -> float | None:
+    share = 1 - max(cell["alone_s"]) / _latency_s(cell) if cell["alone_s"] else None
+    return None if share is not None and share < -0.05 else share
+
+
 def _hidden(record: Raw, cell: Raw) -> float | None:
     if not cell["alone_s"] or not cell["link_bytes_per_s"] or not cell["demand"]["sent_bytes"]:
         return None
     exchange_s = cell["demand"]["sent_bytes"] / cell["link_bytes_per_s"]
+    if _exposed(record, cell) is None:
+        return None
     exposed_s = max(0.0, _latency_s(cell) - max(cell["alone_s"]))
     return float(max(0.0, 1 - exposed_s / exchange_s))
 

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import Row, listed
+from benchmarker.comparison.rows import Row, cell_words, listed
 from benchmarker.core.formatting import decimal, ms, percent
 from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
+from benchmarker.schema.record import DISTURBING
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, length_of, timed_call
@@ -100,13 +101,16 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 def hiding_remarks(rows: Sequence[Row]) -> list[str]:
     series: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
+    unknown: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.cell and "exposed" in row.facts:
             series[row.cell.ranks, row.cell.mode, row.variant].append(row)
-    # Of the facts that need the times without exchange, only the exposed share is missing in a disturbed cell.
-    disturbed = [row.variant for row in rows if "imbalance" in row.facts and "exposed" not in row.facts]
-    lines = [f"Disturbed cells have no scaling and no exposed share: {listed(disturbed)}."] if disturbed else []
-    return lines + [
+        elif "imbalance" in row.facts and DISTURBING.intersection(row.flags):
+            unknown["Disturbed cells have no scaling and no exposed share"].append(row.variant)
+        elif "imbalance" in row.facts:
+            where = f"{row.variant} at {cell_words(row.cell)}"
+            unknown["No exposed share, because calls without the exchange took longer"].append(where)
+    return [f"{reason}: {listed(names)}." for reason, names in unknown.items()] + [
         f"{ranks} ranks, {mode_text(mode)}: {plain_line(variant)} {_hiding_text(sorted(members, key=length_of))}."
         for (ranks, mode, variant), members in series.items()
     ]
@@ -146,11 +150,13 @@ def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
     for (ranks, variant), row in longest.items():
         imbalance = row.facts.get("imbalance")
         suffix = f", imbalance {imbalance:.2f}" if imbalance is not None else ""
-        bound = percent(most_of_ideal(ranks), places=1)
+        most, scaling = most_of_ideal(ranks), row.metrics["scaling"].value
+        suffix += ": more than possible, because its times vary" if scaling > most else ""
+        bound = f"{percent(most, places=1)} of {ranks} ranks"
         yield (
-            f"{plain_line(variant)}: under the causal mask a contiguous ring can use at most {bound} of {ranks} ranks, "
+            f"{plain_line(variant)}: under the causal mask a contiguous ring can use at most {bound}, "
             f"N / (2N - 1); at {length_of(row):,} positions its scaling was "
-            f"{percent(row.metrics['scaling'].value, places=1)}{suffix}."
+            f"{percent(scaling, places=1)}{suffix}."
         )
 
 

@@ -146,6 +146,9 @@ class ContextParallelRecord(RunRecord):
         return (self.variant.variant == "single",)
 
 
+MAX_NOISE = 0.05  # Time without the exchange above that with it, as a share, at which the calls vary too much.
+
+
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
     """Return the trace of the rank that computes longest; in other traces, communication includes waiting for it."""
     return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
@@ -157,9 +160,10 @@ def exposed_s(trace: RankTrace) -> float:
 
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
-    """Return 1 - (time without exchange) / latency, None if unmeasured or disturbed. Noise can make it negative."""
+    """Return 1 - (time without exchange) / latency, None if unmeasured, disturbed or below -MAX_NOISE."""
     is_measured = cell.samples and cell.alone_s and DISTURBING.isdisjoint(cell.flags)
-    return 1 - max(cell.alone_s) / median_latency_s(cell) if is_measured else None
+    share = 1 - max(cell.alone_s) / median_latency_s(cell) if is_measured else -1.0
+    return share if share >= -MAX_NOISE else None
 
 
 def traced_exposed_communication(cell: ContextParallelCell) -> float | None:

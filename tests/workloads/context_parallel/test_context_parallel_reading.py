@@ -51,14 +51,23 @@ def test_variant_without_a_ring_has_no_needed_rate():
 
 
 def test_disturbed_cells_have_no_shares():
-    times = {"samples": (OperationSample(latency_s=0.1),), "alone_s": (0.114, 0.1), "single_s": 0.05}
+    times = {"samples": (OperationSample(latency_s=0.1),), "alone_s": (0.104, 0.1), "single_s": 0.05}
     demand = demand_of(AttentionShape(1, 4096, 4, 4, 64, True, None, "float32", "forward"), 2, VARIANTS["zigzag"])
     cell = ContextParallelCell.model_construct(ranks=2, gpus=2, demand=demand, flags=(), **times)
-    assert (scaling(cell, 0.1), exposed_communication(cell)) == (pytest.approx(1.0, rel=0.01), pytest.approx(-0.14))
+    assert (scaling(cell, 0.1), exposed_communication(cell)) == (pytest.approx(1.0, rel=0.01), pytest.approx(-0.04))
     disturbed = cell.model_copy(update={"flags": ("disturbed",)})
     assert (scaling(disturbed, 0.1), exposed_communication(disturbed)) == (None, None)
-    (sentence,) = hiding_remarks([row(exposed=None, facts={"imbalance": 1.1})])
+    (sentence,) = hiding_remarks([row(exposed=None, facts={"imbalance": 1.1}, flags=("disturbed",))])
     assert sentence == "Disturbed cells have no scaling and no exposed share: zigzag."
+
+
+def test_impossible_shares_have_a_reason():
+    slower = ContextParallelCell.model_construct(flags=(), samples=(OperationSample(latency_s=0.1),), alone_s=(0.122,))
+    assert exposed_communication(slower) is None
+    (sentence,) = hiding_remarks([row(exposed=None, facts={"imbalance": 1.1})])
+    assert sentence.startswith("No exposed share, because calls without the exchange took longer: zigzag at ")
+    sentences = remarks([row("ring", metrics={"scaling": Estimate(1.093)})])
+    assert sentences[-1].endswith("its scaling was 109.3 %: more than possible, because its times vary.")
 
 
 def test_contiguous_ring_is_compared_with_the_bound_of_the_mask():
