@@ -20,7 +20,7 @@ from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
 from benchmarker.report.columns import first_table, other_cells
-from benchmarker.report.compare import Comparison, brief, compare, sheets, where
+from benchmarker.report.compare import Comparison, brief, compare, sheets, to_markdown, where
 from benchmarker.report.html.page import html, to_html, write_plots, write_report
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.record import Conditions, Kernel, Memory
@@ -461,6 +461,14 @@ def test_variant_with_benchmarker_kernels_has_an_asterisk(tmp_path):
     row = next(row for row in comparison.rows if row.variant == "gptq native")
     assert row.label == "gptq native*"
     assert "benchmarker's own kernels" in " ".join(first_table(ranking_of(comparison)).notes)
+
+
+def test_all_names_every_kernel_of_ours(tmp_path):
+    uses = tuple(KernelUse(purpose="packed_rows", origin="benchmarker", name=f"kernel_{number}") for number in range(9))
+    facts = EngineFacts(name="native", tokens_read="end", kv_cache="static", kernels_used=uses)
+    ours = record("gptq", name="gptq native", runtime="native").model_copy(update={"engine": facts})
+    text = to_markdown(compared(tmp_path, record("fp16"), ours))
+    assert "kernel_8, benchmarker's own kernel, multiplies packed weights by several rows" in text
 
 
 def test_every_table_of_the_report_scrolls_in_its_container(full_page):

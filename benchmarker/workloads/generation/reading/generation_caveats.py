@@ -50,6 +50,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     )
 
 
+NOTE_LENGTH = 3000  # Of a variant with a kernel for each of its parts, longer than a reason.
 MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a caveat is printed for a quantized variant.
 
 
@@ -245,9 +246,9 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
     notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
-    lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=REASON_LENGTH)}" for record, note in notes]
+    lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=NOTE_LENGTH)}" for record, note in notes]
     settings = variants_by(records, settings_note)
-    lines += [f"{names(variants)}: {plain_line(note, longest=REASON_LENGTH)}." for note, variants in settings.items()]
+    lines += [f"{names(variants)}: {plain_line(note, longest=NOTE_LENGTH)}." for note, variants in settings.items()]
     return [*dict.fromkeys(lines), *choosing_notes(records)]
 
 
