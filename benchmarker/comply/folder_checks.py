@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarker.comparison.rows import Results, cell_words
-from benchmarker.core.formatting import plural
+from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.record import RunRecord
@@ -103,7 +103,7 @@ def check_false_verdicts(results: Results) -> list[Finding]:
             untested.append(len(logs))
             continue
         share = false_share(logs, random.Random(SEED))
-        text = f"{share:.1%} of {FLIPS} random sign patterns are faster or slower; limit {MOST_FALSE:.0%}"
+        text = f"{percent(share)} of {FLIPS} random sign patterns are faster or slower; limit {percent(MOST_FALSE)}"
         text = f"{cell_words(row.cell)}: {text}"
         findings.append(judged(FLIP_CHECK, text, holds=share <= MOST_FALSE, variant=row.variant))
     if untested:

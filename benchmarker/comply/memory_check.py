@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarker.core.formatting import gib
+from benchmarker.core.formatting import gib, percent
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.schema.comply_file import Finding, judged
@@ -32,4 +32,4 @@ def check_memory(device: Device) -> Finding:
     ratios = {name: growth / BLOCK_BYTES for name, growth in growths.items() if growth is not None}
     text = "; ".join(f"{ratio:.4f} of them by {name}" for name, ratio in ratios.items())
     holds = bool(ratios) and all(abs(ratio - 1) <= WITHIN for ratio in ratios.values())
-    return judged("memory", f"{gib(BLOCK_BYTES)} allocated; {text}; limit {WITHIN:.1%}", holds=holds)
+    return judged("memory", f"{gib(BLOCK_BYTES)} allocated; {text}; limit {percent(WITHIN)}", holds=holds)

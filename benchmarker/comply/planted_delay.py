@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarker.comply.run_checks import repeated
+from benchmarker.core.formatting import percent
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.engines.base import TokenIds, TokenSource
 from benchmarker.hardware.device import Device
@@ -65,15 +66,15 @@ def check_planted_delay(device: Device, *, scale: float = 1.0) -> list[Finding]:
     return [
         judged(
             "planted delay",
-            f"{reported_s * 1e3:.4f} ms per token reported for {DELAY_S * 1e3:.4f} ms ({error:+.1%}); "
-            f"limit {WITHIN:.1%}{end}",
+            f"{reported_s * 1e3:.4f} ms per token reported for {DELAY_S * 1e3:.4f} ms ({100 * error:+.1f} %); "
+            f"limit {percent(WITHIN)}{end}",
             holds=abs(error) <= WITHIN,
             is_disturbed=bool(disturbance) and error > 0,
         ),
         judged(
             "slower twin",
-            f"a twin {TWIN_SLOWER - 1:.0%} slower is reported {ratio:.4f} times as fast; "
-            f"limit {WITHIN:.1%} of the planted ratio{end}",
+            f"a twin {percent(TWIN_SLOWER - 1, places=0)} slower is reported {ratio:.4f} times as fast; "
+            f"limit {percent(WITHIN)} of the planted ratio{end}",
             holds=abs(ratio * TWIN_SLOWER - 1) <= WITHIN,
             is_disturbed=bool(disturbance),
         ),
@@ -102,8 +103,8 @@ def check_power() -> Finding:
     slower, noisy = found_slower(ROUND_NOISE), found_slower(LARGE_NOISE)
     return judged(
         "power of the test",
-        f"called slower in {slower} of {SWEEPS} simulated sweeps of {ROUNDS} rounds with {ROUND_NOISE:.1%} noise "
-        f"({noisy} with {LARGE_NOISE:.0%}); at least {LEAST_FOUND}",
+        f"called slower in {slower} of {SWEEPS} simulated sweeps of {ROUNDS} rounds with {percent(ROUND_NOISE)} noise "
+        f"({noisy} with {percent(LARGE_NOISE)}); at least {LEAST_FOUND}",
         holds=slower >= LEAST_FOUND,
     )
 

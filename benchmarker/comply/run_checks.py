@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, UnsupportedError, WrongTokenCountError, sentence_of
-from benchmarker.core.formatting import gib
+from benchmarker.core.formatting import gib, percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.execution.jobs import read_job_file
 from benchmarker.execution.single_run import Run
@@ -156,7 +156,8 @@ def check_timed_output(subject: Subject) -> Finding:
     time_s = seconds_of(generation)
     if cells:
         last = "" if low <= time_s <= high else f"in the last of {TRIES} tries "
-        text += f"; {last}it took {time_s:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {within:.0%})"
+        widened = f"(widened by {percent(within, places=0)})"
+        text += f"; {last}it took {time_s:.4f} s, the timed runs {low:.4f} to {high:.4f} s {widened}"
     # Other programs lengthen a time, and neither shorten it nor change tokens.
     if disturbance and time_s > high and not wrong:
         text += f"; {disturbance}"
@@ -256,7 +257,7 @@ def check_clock(subject: Subject) -> Finding:
     medians = {name: statistics.median(values) for name, values in ratios.items()}
     text = "; ".join(f"{value:.4f} of {name}" for name, value in medians.items())
     holds = all(abs(value - 1) <= WITHIN for value in medians.values())
-    return subject.judged("clock", f"the engine's latency is {text}; limit {WITHIN:.0%}", holds=holds)
+    return subject.judged("clock", f"the engine's latency is {text}; limit {percent(WITHIN, places=0)}", holds=holds)
 
 
 def _check_distant_clock(subject: Subject) -> Finding:
@@ -280,7 +281,7 @@ def _check_distant_clock(subject: Subject) -> Finding:
     ratio = (long_s - short_s) / (long_s - short_s + long_further_s - short_further_s)
     text = (
         f"the engine's latency is {ratio:.4f} of the loop by hand, by the difference between "
-        f"{subject.point.new_tokens} tokens and one token; limit {WITHIN:.0%}"
+        f"{subject.point.new_tokens} tokens and one token; limit {percent(WITHIN, places=0)}"
     )
     return subject.judged("clock", text, holds=abs(ratio - 1) <= WITHIN)
 
@@ -316,7 +317,8 @@ def check_weights(subject: Subject) -> Finding:
     expected = max(sizes, key=lambda size: abs(now_bytes / size - 1))
     ratio = now_bytes / expected
     owner = "the record's" if loads else "the loaded"
-    text = f"{ratio:.4f} of {owner} {gib(expected)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
+    after = f"after {subject.point.new_tokens} tokens; limit {percent(WITHIN, places=0)}"
+    text = f"{ratio:.4f} of {owner} {gib(expected)} {after}"
     return subject.judged("weights", text, holds=abs(ratio - 1) <= WITHIN)
 
 

@@ -118,7 +118,7 @@ def test_message_latency_of_an_external_engine_is_subtracted(monkeypatch):
     assert (finding.outcome, finding.text) == (
         "passed",
         "the engine's latency is 1.0000 of the loop by hand, by the difference between 5 tokens and one token; "
-        "limit 2%",
+        "limit 2 %",
     )
     source = Source(clock=0.97)
     source.is_elsewhere = True
@@ -191,7 +191,7 @@ def test_latency_outside_the_timed_range_fails(monkeypatch):
     finding = run_checks.check_timed_output(replace(subject_of(Source()), records=[record] * 3))
     assert finding.text == (
         "5 of 5 tokens are the likeliest of the scored step; in the last of 5 tries it took 0.0140 s, the timed runs "
-        "0.0098 to 0.0102 s (widened by 2%)"
+        "0.0098 to 0.0102 s (widened by 2 %)"
     )
 
 
@@ -246,7 +246,7 @@ def test_too_long_planted_delay_on_a_busy_machine_is_disturbed(monkeypatch):
     monkeypatch.setattr(planted_delay, "_delays", lambda *arguments: next(delays))
     findings = planted_delay.check_planted_delay(find_device("cpu"))
     assert [finding.outcome for finding in findings] == ["disturbed", "disturbed"]
-    assert findings[0].text.endswith(f"(+20.0%); limit 2.5%; {STEAL}, in each of 5 tries")
+    assert findings[0].text.endswith(f"(+20.0 %); limit 2.5 %; {STEAL}, in each of 5 tries")
     findings = planted_delay.check_planted_delay(find_device("cpu"))
     assert [finding.outcome for finding in findings] == ["failed", "passed"]
     assert not any("tries" in finding.text for finding in findings)
@@ -277,7 +277,7 @@ def test_weights_unpacked_after_loading_fail():
     finding = run_checks.check_weights(replace(subject_of(source), records=[record]))
     assert (finding.outcome, finding.text) == (
         "failed",
-        "2.0000 of the record's 2.0 MiB after 5 tokens; limit 2%",
+        "2.0000 of the record's 2.0 MiB after 5 tokens; limit 2 %",
     )
 
 
