@@ -35,7 +35,6 @@ class Prompt:
 
 
 def distinct_count(prompts: Sequence[Prompt]) -> int:
-    """Return the number of different (context, prompt) pairs."""
     return len(set(prompts))
 
 
