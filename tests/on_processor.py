@@ -25,7 +25,7 @@ OPTIONS = ["-std=c++20", "-Og", "-fno-strict-aliasing", "-shared", "-fPIC", "-w"
 CONCURRENT = {"prefill_gemm"}
 """Kernels whose blocks wait for each other. Their blocks run concurrently; other kernels run one block at a time."""
 RUN = """
-static void __syncthreads() {{ meet(0, THREADS); }}
+static void __syncthreads() {{ named_barrier_sync(0, THREADS); }}
 extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
     gridDim.x = blocks;
     const int together = {are_together} ? blocks : 1;

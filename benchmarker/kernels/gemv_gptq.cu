@@ -46,10 +46,10 @@ __device__ Unit read_unit(const Matrices& matrices, int first, int unit, int g, 
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const u32* words = matrix.words + (size_t)(unit * 16 + 4 * j + t) * matrix.outputs + column;
-            read_weights(words, result.words[half][j]);
+            load_no_allocate(words, result.words[half][j]);
         }
-        read_scales(matrix.scales + (size_t)unit * matrix.outputs + column, result.scales[half]);
-        if (ZEROED) read_scales(matrix.zeros + ((size_t)unit * matrix.outputs + column) / 8, result.zeros[half]);
+        load_cached(matrix.scales + (size_t)unit * matrix.outputs + column, result.scales[half]);
+        if (ZEROED) load_cached(matrix.zeros + ((size_t)unit * matrix.outputs + column) / 8, result.zeros[half]);
     }
     return result;
 }
@@ -59,7 +59,7 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u1
                  const u32* zeros1, const u16* scales1, const u32* words2, const u32* zeros2, const u16* scales2,
                  const u16* gain, const u16* residual, u16* output, int outputs, int outputs1, int outputs2,
                  int outputs_of_all, float epsilon) {
-    let_the_next_start();
+    launch_dependents();
     const auto [group, part, lane, g, t] = own_place();
     const Matrices matrices = {
         {{words, zeros, scales, outputs}, {words1, zeros1, scales1, outputs1}, {words2, zeros2, scales2, outputs2}}};
@@ -71,10 +71,10 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u1
         for (int i = 0; i < HELD; i++) units[i] = read_unit(matrices, tile * OUTPUTS, part * UNITS + i, g, t);
     uint4 gains[EACH];
     read_gain(gain, gains);
-    write_table([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
+    write_table([](int byte) { return pack_half2((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
     bring_vector(hidden, gains, epsilon, [](int at) { return at * 16; });
 
-    const unsigned char* column = memory + VECTOR + part * UNITS * 256 + t * 16;
+    const unsigned char* column = smem + VECTOR + part * UNITS * 256 + t * 16;
     for (int parity = 0; tile < tiles; tile += stride, parity ^= 1) {
         float totals[MATRICES][2] = {};
         for (int done = 0; done < UNITS; done += HELD)
@@ -103,7 +103,7 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u1
                 for (int half = 0; half < MATRICES; half++) {
                     float low = sums[half][0] + others[half][0], high = sums[half][2] + others[half][2];
                     if (ZEROED) {
-                        const u32 zeros = pair_of_zeros(unit.zeros[half], g, lane * 4);
+                        const u32 zeros = lookup_zero_points(unit.zeros[half], g, lane * 4);
                         low -= low_of(zeros) * of_inputs[0];
                         high -= high_of(zeros) * of_inputs[0];
                     }
@@ -111,7 +111,7 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u1
                     totals[half][1] += high_of(unit.scales[half]) * high;
                 }
             }
-        float* sums = (float*)(memory + SUMS) + (parity * GROUPS + group) * SPLIT * MATRICES * OUTPUTS;
+        float* sums = (float*)(smem + SUMS) + (parity * GROUPS + group) * SPLIT * MATRICES * OUTPUTS;
         if (t == 0)
             for (int half = 0; half < MATRICES; half++)
                 for (int one = 0; one < 2; one++)

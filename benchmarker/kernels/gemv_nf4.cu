@@ -34,10 +34,10 @@ __device__ Unit read_unit(const Matrix& matrix, int row, int unit, int t) {
         // If the number of chunks is odd, the last chunk has no partner, whose sums stay 0.
         if (CHUNKS_OF_ALL % CHUNKS && chunk >= CHUNKS_OF_ALL) continue;
         const size_t place = (size_t)(row + (SWIGLU ? half * matrix.up : 0)) * CHUNKS_OF_ALL + chunk;
-        read_weights(matrix.codes + place * 4 + t, result.codes[half]);
+        load_no_allocate(matrix.codes + place * 4 + t, result.codes[half]);
         // A lane reads the scales of only one of two chunks, the chunk whose sums it receives.
         if (!SWIGLU && half != t % 2) continue;
-        read_scales(matrix.scales + place * 2, result.scales[SWIGLU ? half : 0]);
+        load_cached(matrix.scales + place * 2, result.scales[SWIGLU ? half : 0]);
     }
     return result;
 }
@@ -45,7 +45,7 @@ __device__ Unit read_unit(const Matrix& matrix, int row, int unit, int t) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemv_nf4_kernel(const u16* hidden, const uint4* codes, const float* scales, const float* numbers, const u16* gain,
                 const u16* residual, u16* output, int outputs, float epsilon) {
-    let_the_next_start();
+    launch_dependents();
     const auto [group, part, lane, g, t] = own_place();
     const Matrix matrix = {codes, scales, outputs};
     const int tiles = outputs / OUTPUTS, stride = gridDim.x * GROUPS;
@@ -56,13 +56,13 @@ gemv_nf4_kernel(const u16* hidden, const uint4* codes, const float* scales, cons
         for (int i = 0; i < HELD; i++) units[i] = read_unit(matrix, tile * OUTPUTS + g, part * UNITS + i, t);
     uint4 gains[EACH];
     read_gain(gain, gains);
-    write_table([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
+    write_table([=](int byte) { return pack_half2(numbers[byte >> 4], numbers[byte & 15]); });
     // Of each chunk, lane t's part j is at 64 j + 16 t: four lanes read from all banks.
     bring_vector(hidden, gains, epsilon, [](int at) { return at / 16 * 256 + at % 4 * 64 + at / 4 % 4 * 16; });
 
     const bool is_used = t / 2 == g % 2;
     const int chunk = part * UNITS * CHUNKS + (SWIGLU ? 0 : g / 2 % 2);
-    const unsigned char* column = memory + (is_used ? VECTOR + chunk * 256 + t * 16 : ZEROS);
+    const unsigned char* column = smem + (is_used ? VECTOR + chunk * 256 + t * 16 : ZEROS);
     const int unit_bytes = is_used ? CHUNKS * 256 : 0;
     for (int parity = 0; tile < tiles; tile += stride, parity ^= 1) {
         float totals[MATRICES] = {};
@@ -95,7 +95,7 @@ gemv_nf4_kernel(const u16* hidden, const uint4* codes, const float* scales, cons
                 }
             }
         if (!SWIGLU) totals[0] += __shfl_xor_sync(~0u, totals[0], 1);
-        float* sums = (float*)(memory + SUMS) + (parity * GROUPS + group) * SPLIT * MATRICES * OUTPUTS;
+        float* sums = (float*)(smem + SUMS) + (parity * GROUPS + group) * SPLIT * MATRICES * OUTPUTS;
         if (t == 0)
             for (int half = 0; half < MATRICES; half++) sums[(part * MATRICES + half) * OUTPUTS + g] = totals[half];
         write_outputs<OUTPUTS, MATRICES>(sums, group, part, tile * OUTPUTS, residual, output);

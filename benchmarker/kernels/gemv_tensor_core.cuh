@@ -42,7 +42,7 @@ __device__ Place own_place() {
 template <class Numbers>
 __device__ void write_table(Numbers numbers) {
     write_pairs<THREADS>(numbers);
-    if (threadIdx.x < 16) *(uint4*)(memory + ZEROS + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x < 16) *(uint4*)(smem + ZEROS + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
 }
 
 // sums += A * B for the weights of bytes FIRST and FIRST + 1: `word` is from row g of A, `other` from row g + 8.
@@ -50,7 +50,7 @@ template <int FIRST>
 __device__ void multiply(float (&sums)[4], u32 word, u32 other, u32 own, u32 first, u32 second) {
     const u32 a[4] = {looked_up<FIRST>(word, own), looked_up<FIRST>(other, own), looked_up<FIRST + 1>(word, own),
                       looked_up<FIRST + 1>(other, own)};
-    multiply_and_add(sums, a, first, second);
+    mma_m16n8k16(sums, a, first, second);
 }
 
 __device__ void read_gain(const u16* gain, uint4 (&gains)[EACH]) {
@@ -61,12 +61,12 @@ __device__ void read_gain(const u16* gain, uint4 (&gains)[EACH]) {
 }
 
 __device__ u32 normed(u32 pair, u32 gain, float factor) {
-    const u32 unit = pair_of(low_of(pair) * factor, high_of(pair) * factor);  // Rounded here, as in the models.
-    return pair_of(low_of(unit) * low_of(gain), high_of(unit) * high_of(gain));
+    const u32 unit = pack_half2(low_of(pair) * factor, high_of(pair) * factor);  // Rounded here, as in the models.
+    return pack_half2(low_of(unit) * low_of(gain), high_of(unit) * high_of(gain));
 }
 
 __device__ float sum_of_block(float value) {
-    float* sums = (float*)(memory + SUMS);
+    float* sums = (float*)(smem + SUMS);
     for (int apart = WARP / 2; apart > 0; apart /= 2) value += __shfl_xor_sync(~0u, value, apart);
     if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = value;
     __syncthreads();
@@ -78,7 +78,7 @@ __device__ float sum_of_block(float value) {
 // Wait for the previous kernel, and copy the normed vector to shared memory: numbers from 8 at on to VECTOR + place(at).
 template <class Place>
 __device__ void bring_vector(const u16* hidden, const uint4 (&gains)[EACH], float epsilon, Place place) {
-    wait_for_the_last();
+    wait_for_previous_kernel();
     uint4 vector[EACH];
     float squares = 0;
     for (int i = 0; i < EACH; i++) {
@@ -96,7 +96,7 @@ __device__ void bring_vector(const u16* hidden, const uint4 (&gains)[EACH], floa
     }
     for (int i = 0; i < EACH; i++) {
         const int at = threadIdx.x + i * THREADS;
-        if (at < PADDED) *(uint4*)(memory + VECTOR + place(at)) = vector[i];
+        if (at < PADDED) *(uint4*)(smem + VECTOR + place(at)) = vector[i];
     }
     __syncthreads();
 }
@@ -104,7 +104,7 @@ __device__ void bring_vector(const u16* hidden, const uint4 (&gains)[EACH], floa
 // Add the sums of the group's warps, [SPLIT, MATRICES * OUTPUTS], and write the tile's outputs.
 template <int OUTPUTS, int MATRICES>
 __device__ void write_outputs(const float* sums, int group, int part, int first, const u16* residual, u16* output) {
-    meet(group + 1, SPLIT * WARP);
+    named_barrier_sync(group + 1, SPLIT * WARP);
     if (part != 0) return;
     constexpr int ALL = MATRICES * OUTPUTS;
     const int lane = threadIdx.x % WARP;
@@ -116,6 +116,6 @@ __device__ void write_outputs(const float* sums, int group, int part, int first,
     }
     if (lane < OUTPUTS) {
         if (ADDED) result += to_float(residual[first + lane]);
-        output[first + lane] = (u16)pair_of(result, 0);
+        output[first + lane] = (u16)pack_half2(result, 0);
     }
 }

@@ -20,7 +20,7 @@ __device__ u32 pair_at(const uint4& eight) {
 }
 
 __device__ u32 gated(u32 gate, u32 up) {
-    return pair_of(silu(to_float(gate & 0xffff)) * to_float(up & 0xffff), silu(to_float(gate >> 16)) * to_float(up >> 16));
+    return pack_half2(silu(to_float(gate & 0xffff)) * to_float(up & 0xffff), silu(to_float(gate >> 16)) * to_float(up >> 16));
 }
 
 // Keep one of two pairs, and exchange the other pair with the thread `apart` lanes away.
@@ -33,8 +33,8 @@ __device__ void exchange(u32& low, u32& high, int apart) {
 // rows: [rows, inputs], or [rows, 2 * inputs] with GATED; placed: [rows, inputs]; both in eights, of which a row of `placed`
 // has `row_eights`, a multiple of 8, and all have `eights`.
 extern "C" __global__ void rows_by_lane_kernel(const uint4* rows, uint4* placed, int row_eights, int eights) {
-    wait_for_the_last();
-    let_the_next_start();
+    wait_for_previous_kernel();
+    launch_dependents();
     const int index = blockIdx.x * THREADS + threadIdx.x, row = index / row_eights, in_row = index % row_eights;
     uint4 eight = make_uint4(0, 0, 0, 0);
     if (index < eights) {

@@ -45,19 +45,19 @@ constexpr int SCALE_BARRIERS = BARRIERS + STAGES * 16;
 __device__ void bring_weights(const TensorMap* words, const TensorMap* scales, const TensorMap* zeros, int output,
                               bool is_first, int chunk, const Ring<STAGES>& stages, Ring<2>& of_scales) {
     u64* filled = stages.filled + stages.at;
-    unsigned char* to = memory + PACKED + stages.at * WORDS_BYTES;
-    announce(filled, ROWS_BYTES + WORDS_BYTES + (IS_GPTQ ? SCALES_BYTES + ZEROS_BYTES : 0));
+    unsigned char* to = smem + PACKED + stages.at * WORDS_BYTES;
+    mbarrier_expect_bytes(filled, ROWS_BYTES + WORDS_BYTES + (IS_GPTQ ? SCALES_BYTES + ZEROS_BYTES : 0));
     if (IS_GPTQ) {
-        copy_box(to, words, 0, chunk * CHUNK / 8, output / LINE, filled);
-        copy_box(memory + SCALES + stages.at * SCALES_BYTES, scales, output, chunk * CHUNK / GROUP, 0, filled);
-        if (ZEROED) copy_box(memory + ZEROS + stages.at * ZEROS_STEP, zeros, output / 8, chunk * CHUNK / GROUP, 0, filled);
+        tma_load_3d(to, words, 0, chunk * CHUNK / 8, output / LINE, filled);
+        tma_load_3d(smem + SCALES + stages.at * SCALES_BYTES, scales, output, chunk * CHUNK / GROUP, 0, filled);
+        if (ZEROED) tma_load_3d(smem + ZEROS + stages.at * ZEROS_STEP, zeros, output / 8, chunk * CHUNK / GROUP, 0, filled);
         return;
     }
-    copy_box(to, words, chunk * CHUNK / (IS_INT8 ? 1 : 2), output, 0, filled);
+    tma_load_3d(to, words, chunk * CHUNK / (IS_INT8 ? 1 : 2), output, 0, filled);
     if (IS_CODES && (is_first || chunk % SCALED == 0)) {
         of_scales.wait_until_empty();
-        announce(of_scales.filled + of_scales.at, SCALES_BYTES);
-        copy_box(memory + SCALES + of_scales.at * SCALES_BYTES, scales, chunk / SCALED * SCALED, output, 0,
+        mbarrier_expect_bytes(of_scales.filled + of_scales.at, SCALES_BYTES);
+        tma_load_3d(smem + SCALES + of_scales.at * SCALES_BYTES, scales, chunk / SCALED * SCALED, output, 0,
                  of_scales.filled + of_scales.at);
         of_scales.go_on();
     }
@@ -76,7 +76,7 @@ __device__ void bring(const Given& given, const TensorMap* hidden, const TensorM
     const int output = corner_of(given, part.tile).output;
     for (int i = 0; i < ahead; i++, early.go_on())
         bring_weights(words, scales, zeros, output, i == 0, part.first + i, early, of_scales);
-    wait_for_the_last();
+    wait_for_previous_kernel();
     for (; part.tile < tiles_of(given); part = next_part(walk)) {
         const Corner tile = corner_of(given, part.tile);
         for (int chunk = part.first; chunk < part.last; chunk++, stages.go_on()) {
@@ -84,7 +84,7 @@ __device__ void bring(const Given& given, const TensorMap* hidden, const TensorM
                 stages.wait_until_empty();
                 bring_weights(words, scales, zeros, tile.output, chunk == part.first, chunk, stages, of_scales);
             }
-            copy_box(memory + ROWS + stages.at * ROWS_BYTES, hidden, chunk * CHUNK, tile.row, 0, stages.filled + stages.at);
+            tma_load_3d(smem + ROWS + stages.at * ROWS_BYTES, hidden, chunk * CHUNK, tile.row, 0, stages.filled + stages.at);
         }
     }
 }
@@ -107,7 +107,7 @@ struct Weights {
 
 __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int scales_at) {
     Weights weights;
-    const unsigned char* packed = memory + PACKED + stage * WORDS_BYTES;
+    const unsigned char* packed = smem + PACKED + stage * WORDS_BYTES;
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++)
 #pragma unroll
@@ -123,18 +123,18 @@ __device__ Weights read_weights_of(const Place& place, int chunk, int stage, int
                     const int line = 2 * place.t + i;
                     words[i] = *(const u32*)(lines + line * LINE * 4 + (output % LINE * 4 ^ line << 4));
                 }
-                const u32 scale = *(const u16*)(memory + SCALES + stage * SCALES_BYTES + output * 2);
-                weights.scales[block][half] = bytes_of<0x1010>(scale, 0);
+                const u32 scale = *(const u16*)(smem + SCALES + stage * SCALES_BYTES + output * 2);
+                weights.scales[block][half] = byte_perm<0x1010>(scale, 0);
                 if (ZEROED) {
-                    const u32 eight = *(const u32*)(memory + ZEROS + stage * ZEROS_STEP + output / 8 * 4);
+                    const u32 eight = *(const u32*)(smem + ZEROS + stage * ZEROS_STEP + output / 8 * 4);
                     weights.zeros[block][half] = (eight >> 4 * place.g & 15) * 0x00010001;
                 }
             } else {
                 const uint2 two = *(const uint2*)(packed + output * CHUNK / 2 + place.t * 8);
                 words[0] = two.x, words[1] = two.y;
-                const unsigned char* scales = memory + SCALES + scales_at * SCALES_BYTES;
+                const unsigned char* scales = smem + SCALES + scales_at * SCALES_BYTES;
                 const float scale = *(const float*)(scales + output * SCALED * 4 + chunk % SCALED * 4);
-                weights.scales[block][half] = pair_of(scale, scale);
+                weights.scales[block][half] = pack_half2(scale, scale);
             }
         }
     return weights;
@@ -147,8 +147,8 @@ constexpr u32 ONE_AND_A_BYTE = BF16 ? 0x43004300 : 0x64006400;  // 128 or 1,024;
 template <int AT>
 __device__ u32 numbers_of(u32 word, u32 zeros) {
     constexpr u32 SIXTEENTHS = 0x2c002c00, LESS_64 = 0xd400d400;
-    if (BF16 || AT % 2 == 0) return less(word >> 4 * AT & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE | zeros);
-    return times_plus(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_64 | zeros << 4);
+    if (BF16 || AT % 2 == 0) return sub_half2(word >> 4 * AT & 0x000f000f | ONE_AND_A_BYTE, ONE_AND_A_BYTE | zeros);
+    return fma_half2(word >> AT / 2 * 8 & 0x00f000f0 | ONE_AND_A_BYTE, SIXTEENTHS, LESS_64 | zeros << 4);
 }
 
 // Return a pair of a lane's 16 weights: 4 STEP + 2 HALF and the next weight; for GPTQ, a pair as in `numbers_of`.
@@ -157,13 +157,13 @@ __device__ u32 pair_of_weights(const u32 (&words)[WORDS], u32 scale, u32 zeros, 
     if (IS_INT8) {
         constexpr u32 BYTES = 2 * HALF | 4 << 4 | (2 * HALF + 1) << 8 | 4 << 12;
         const u32 word = words[IS_INT8 ? STEP : 0];
-        const u32 numbers = bytes_of<BYTES>(BF16 ? word : word ^ 0x80808080, BF16 ? 0 : ONE_AND_A_BYTE >> 8);
-        if (!BF16) return less(numbers, 0x64806480);
-        return less(numbers & 0x007f007f | ONE_AND_A_BYTE, numbers & 0x00800080 | ONE_AND_A_BYTE);
+        const u32 numbers = byte_perm<BYTES>(BF16 ? word : word ^ 0x80808080, BF16 ? 0 : ONE_AND_A_BYTE >> 8);
+        if (!BF16) return sub_half2(numbers, 0x64806480);
+        return sub_half2(numbers & 0x007f007f | ONE_AND_A_BYTE, numbers & 0x00800080 | ONE_AND_A_BYTE);
     }
     constexpr int BYTE = STEP % 2 * 2 + HALF;
     const u32 word = words[STEP / 2];
-    return times(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word, ZEROED ? zeros : 0x00080008), scale);
+    return mul_half2(IS_CODES ? looked_up<BYTE>(word, own) : numbers_of<BYTE>(word, ZEROED ? zeros : 0x00080008), scale);
 }
 
 // Unpack a quarter of a chunk and start its products. All earlier products have ended on return.
@@ -180,11 +180,11 @@ __device__ void multiply_step(float (&sums)[BLOCKS][SUMS], u32 (&a)[BLOCKS][4], 
         a[block][2] = pair_of_weights<STEP, 1>(words[0], scales[0], zeros[0], own);
         a[block][3] = pair_of_weights<STEP, 1>(words[1], scales[1], zeros[1], own);
     }
-    begin_products();
+    wgmma_fence();
 #pragma unroll
-    for (int block = 0; block < BLOCKS; block++) multiply_rows(sums[block], a[block], rows + 2 * STEP, is_added);
-    end_products();
-    wait_for_products<1>();
+    for (int block = 0; block < BLOCKS; block++) wgmma(sums[block], a[block], rows + 2 * STEP, is_added);
+    wgmma_commit();
+    wgmma_wait<1>();
 }
 
 // Wait until a chunk's weights are in shared memory, and read them.
@@ -200,14 +200,14 @@ template <bool IS_LAST>
 __device__ void multiply_chunk(float (&sums)[BLOCKS][SUMS], Weights& weights, u32 (&a)[2][BLOCKS][4], const Place& place,
                                int chunk, u64*& behind, Ring<STAGES>& stages, Ring<2>& of_scales, int is_added) {
     const u32 own = place.lane * 4;
-    const u64 rows = rows_at(memory + ROWS + stages.at * ROWS_BYTES);
+    const u64 rows = wgmma_descriptor(smem + ROWS + stages.at * ROWS_BYTES);
     multiply_step<0>(sums, a[0], weights, rows, own, is_added);
-    arrive_if(behind, place.lane == 0 && is_added);
+    mbarrier_arrive_if(behind, place.lane == 0 && is_added);
     multiply_step<1>(sums, a[1], weights, rows, own, 1);
     behind = stages.emptied + stages.at;
     stages.go_on();
     if (IS_CODES && (IS_LAST || (chunk + 1) % SCALED == 0)) {
-        arrive_if(of_scales.emptied + of_scales.at, place.lane == 0);
+        mbarrier_arrive_if(of_scales.emptied + of_scales.at, place.lane == 0);
         of_scales.go_on();
     }
     Weights next;
@@ -228,10 +228,10 @@ __device__ void multiply_part(float (&sums)[BLOCKS][SUMS], const Place& place, c
     for (; chunk < part.last - 1; chunk++)
         multiply_chunk<false>(sums, weights, a, place, chunk, behind, stages, of_scales, chunk > part.first);
     multiply_chunk<true>(sums, weights, a, place, chunk, behind, stages, of_scales, chunk > part.first);
-    wait_for_products<0>();
+    wgmma_wait<0>();
 #pragma unroll
-    for (int block = 0; block < BLOCKS; block++) settle(sums[block]);
-    arrive_if(behind, place.lane == 0);
+    for (int block = 0; block < BLOCKS; block++) wgmma_fence_accumulators(sums[block]);
+    mbarrier_arrive_if(behind, place.lane == 0);
 }
 
 // Return the scale of an output of int8 weights.
@@ -265,10 +265,10 @@ __device__ Factors factors_of(const Given& given, const Place& place, const Corn
 // of a row. Units are written one after another and alternate between two buffers.
 __device__ void write_unit(const float* sums, const Factors& factors, const Given& given, const Place& place,
                            const Corner& tile, int unit) {
-    unsigned char* staged = memory + STAGED + place.warp * 1024 + unit % 2 * 512;
-    const auto pair = [&](int i) { return pair_of(sums[i] * factors.of[i / 2 % 2], sums[i + 1] * factors.of[i / 2 % 2]); };
+    unsigned char* staged = smem + STAGED + place.warp * 1024 + unit % 2 * 512;
+    const auto pair = [&](int i) { return pack_half2(sums[i] * factors.of[i / 2 % 2], sums[i + 1] * factors.of[i / 2 % 2]); };
     const int turned = place.lane / 16 * 8 + place.lane % 8, of_turned = place.lane / 8 % 2;
-    write_turned(staged + turned * 32 + (of_turned ^ turned / 4 % 2) * 16, pair(0), pair(2), pair(4), pair(6));
+    stmatrix_x4_trans(staged + turned * 32 + (of_turned ^ turned / 4 % 2) * 16, pair(0), pair(2), pair(4), pair(6));
     __syncwarp();
     const int row = place.lane / 2, half = place.lane % 2, to = tile.row + unit * UNIT_ROWS % TILE_ROWS + row;
     const int output = first_output_of_unit(place, tile, unit) + 8 * half;
@@ -300,16 +300,16 @@ __device__ void leave(const float (&sums)[BLOCKS][SUMS], const Given& given, int
         const float* four = sums[4 * i / SUMS] + 4 * i % SUMS;
         left[i * MULTIPLIERS] = make_float4(four[0], four[1], four[2], four[3]);
     }
-    meet(1, MULTIPLIERS);
-    if (thread == 0) count_up(given.counts + tile);
+    named_barrier_sync(1, MULTIPLIERS);
+    if (thread == 0) counter_increment(given.counts + tile);
 }
 
 // Wait for the blocks that computed parts of a tile, and add and write some units of the tile.
 __device__ void add_up_units(const Given& given, const Place& place, int thread, int tile, const Sharers& makers, int unit,
                              int end) {
     if (thread == 0)
-        await_count(given.counts + tile, makers.number, Sharers(given.lined * UNITS, tile * UNITS, UNITS).number);
-    meet(1, MULTIPLIERS);
+        counter_wait(given.counts + tile, makers.number, Sharers(given.lined * UNITS, tile * UNITS, UNITS).number);
+    named_barrier_sync(1, MULTIPLIERS);
     const Corner corner = corner_of(given, tile);
     for (; unit < end; unit += AT_ONCE) {
         float sums[AT_ONCE][UNIT_SUMS] = {};
@@ -320,7 +320,7 @@ __device__ void add_up_units(const Given& given, const Place& place, int thread,
 #pragma unroll
             for (int quad = 0; quad < AT_ONCE * UNIT_SUMS / 4; quad++) {
                 float* four = sums[4 * quad / UNIT_SUMS] + 4 * quad % UNIT_SUMS;
-                const float4 more = quad < quads ? read_left(left + quad * MULTIPLIERS) : make_float4(0, 0, 0, 0);
+                const float4 more = quad < quads ? load_partial_sums(left + quad * MULTIPLIERS) : make_float4(0, 0, 0, 0);
                 four[0] += more.x, four[1] += more.y, four[2] += more.z, four[3] += more.w;
             }
         }
@@ -364,21 +364,21 @@ prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_cons
                      const __grid_constant__ TensorMap group_scales, const __grid_constant__ TensorMap group_zeros,
                      const u16* scales, const float* numbers, float* left, int* counts, u16* output, int rows, int outputs,
                      int lined, int are_rows_first) {
-    let_the_next_start();
+    launch_dependents();
     const Given given = {scales, left, counts, output, rows, outputs, lined, are_rows_first};
     if (threadIdx.x == 0) {
         Ring<STAGES>(BARRIERS).make(MULTIPLIERS / WARP);
         Ring<2>(SCALE_BARRIERS).make(MULTIPLIERS / WARP);
-        show_barriers();
+        fence_mbarrier_init();
     }
-    if (IS_CODES) write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
+    if (IS_CODES) write_pairs<THREADS>([=](int byte) { return pack_half2(numbers[byte >> 4], numbers[byte & 15]); });
     __syncthreads();
     if (threadIdx.x < WARP_GROUP) {
-        give_registers<OF_BRINGER>();
+        warpgroup_reg_dealloc<OF_BRINGER>();
         if (threadIdx.x == 0) bring(given, &hidden, &packed, &group_scales, &group_zeros);
     } else {
-        take_registers<OF_MULTIPLIER>();
-        wait_for_the_last();
+        warpgroup_reg_alloc<OF_MULTIPLIER>();
+        wait_for_previous_kernel();
         multiply(given, threadIdx.x - WARP_GROUP);
     }
 }

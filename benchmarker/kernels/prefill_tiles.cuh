@@ -8,7 +8,7 @@
 
 #include "hopper_ptx.cuh"
 
-extern __shared__ __align__(1024) unsigned char memory[];
+extern __shared__ __align__(1024) unsigned char smem[];
 
 struct Given {
     const u16* scales;
@@ -82,15 +82,15 @@ struct Ring {
     u64 *filled, *emptied;
     int at, round;
 
-    __device__ Ring(int barriers) : filled((u64*)(memory + barriers)), emptied(filled + SIZE), at(0), round(0) {}
+    __device__ Ring(int barriers) : filled((u64*)(smem + barriers)), emptied(filled + SIZE), at(0), round(0) {}
     __device__ void make(int warps) {
         for (int i = 0; i < SIZE; i++) {
-            make_barrier(filled + i, 1);
-            make_barrier(emptied + i, warps);
+            mbarrier_init(filled + i, 1);
+            mbarrier_init(emptied + i, warps);
         }
     }
-    __device__ void wait_until_filled() const { wait_for(filled + at, round & 1); }
-    __device__ void wait_until_empty() const { wait_for(emptied + at, round & 1 ^ 1); }
+    __device__ void wait_until_filled() const { mbarrier_wait(filled + at, round & 1); }
+    __device__ void wait_until_empty() const { mbarrier_wait(emptied + at, round & 1 ^ 1); }
     __device__ void go_on() {
         at = at + 1 == SIZE ? 0 : at + 1;
         round += at == 0;

@@ -1,4 +1,6 @@
-// Instructions without a C++ equivalent, one function each.
+// Wrappers of PTX instructions for all architectures; hopper_ptx.cuh has those of sm_90a.
+//
+// "Half" means the kernel's 16-bit type: float16, or bfloat16 if BF16. A half2 is two of them in 32 bits.
 
 #pragma once
 
@@ -6,9 +8,9 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 
 #if BF16
-#define KIND "bf16"
+#define DTYPE "bf16"
 #else
-#define KIND "f16"
+#define DTYPE "f16"
 #endif
 
 // Convert a 16-bit float to 32 bits.
@@ -22,75 +24,76 @@ __device__ float to_float(u32 value) {
 #endif
 }
 
-// Round two numbers to 16 bits and pack them, the first in the lower half.
-__device__ u32 pair_of(float low, float high) {
+// Round two floats to a half2, the first in the lower 16 bits.
+__device__ u32 pack_half2(float low, float high) {
     u32 result;
-    asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+    asm("cvt.rn." DTYPE "x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
     return result;
 }
 
 __device__ float exponential(float value) { return __expf(value); }
 __device__ float silu(float value) { return value / (1 + exponential(-value)); }
 
-// Return own + 256 * (byte BYTE of a word); own must be below 256.
+// Return lane_offset + 256 * (byte BYTE of a word); lane_offset must be below 256.
 template <int BYTE>
-__device__ u32 place_of_byte(u32 word, u32 own) {
-    u32 place;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(place) : "r"(word), "r"(own), "n"(0x5504 | BYTE << 4));
-    return place;
+__device__ u32 byte_address(u32 word, u32 lane_offset) {
+    u32 address;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(address) : "r"(word), "r"(lane_offset), "n"(0x5504 | BYTE << 4));
+    return address;
 }
 
-// sums += A * B, computed by a whole warp. The PTX manual (mma.m16n8k16) describes the numbers that each lane holds.
-__device__ void multiply_and_add(float (&sums)[4], const u32 (&a)[4], u32 first, u32 second) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+// D += A * B, one warp. The PTX ISA manual (mma.m16n8k16) has the fragment layouts.
+__device__ void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." DTYPE "." DTYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(first), "r"(second));
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Read weights past the L1 cache: they are read once, and no kernel writes them.
-__device__ void read_weights(const void* place, uint4& words) {
+// Load read-only data without allocation in L1: packed weights, which are read once.
+__device__ void load_no_allocate(const void* address, uint4& words) {
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(place));
+                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(address));
 }
 
-__device__ void read_weights(const void* place, uint2& words) {
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "l"(place));
+__device__ void load_no_allocate(const void* address, uint2& words) {
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "l"(address));
 }
 
-// Read scales through the L1 cache, because several lanes read the same scales.
-__device__ void read_scales(const void* place, float2& scales) {
-    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(scales.x), "=f"(scales.y) : "l"(place));
+// Load read-only data through L1: scales and zero points, which several lanes read.
+__device__ void load_cached(const void* address, float2& scales) {
+    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(scales.x), "=f"(scales.y) : "l"(address));
 }
 
-__device__ void read_scales(const void* place, u32& pair) {
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(pair) : "l"(place));
+__device__ void load_cached(const void* address, u32& pair) {
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(pair) : "l"(address));
 }
 
-// PDL: let the next kernel start.
-__device__ void let_the_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+// Programmatic dependent launch (PDL): let the next kernel in the stream start.
+__device__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// PDL: wait until the previous kernel has ended and its writes are visible.
-__device__ void wait_for_the_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// PDL: wait until the previous kernel has ended and its writes are visible. Before it, only weights may be read.
+__device__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Wait at a barrier, number 1 to 15, until this many threads have arrived.
-__device__ void meet(int number, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+// Synchronize `threads` threads of the block at a named barrier, 1 to 15 (0 is __syncthreads).
+__device__ void named_barrier_sync(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// Called by a whole warp: publish its writes and count it. Return true for the last of `parts`, which resets the count.
-__device__ bool arrive(int* arrived, int parts) {
+// Called by a whole warp: publish the warp's writes and increment a counter. Return true in the last of `arrivals` warps,
+// which resets the counter to 0.
+__device__ bool arrive_and_check_last(int* counter, int arrivals) {
     __threadfence();
     __syncwarp();
-    int before = 0;
+    int previous = 0;
     if (threadIdx.x % 32 == 0) {
-        before = atomicAdd(arrived, 1);
-        if (before == parts - 1) *arrived = 0;
+        previous = atomicAdd(counter, 1);
+        if (previous == arrivals - 1) *counter = 0;
     }
-    before = __shfl_sync(~0u, before, 0);
+    previous = __shfl_sync(~0u, previous, 0);
     __threadfence();
-    return before == parts - 1;
+    return previous == arrivals - 1;
 }
 
-// Read numbers that another block has written, past this multiprocessor's L1 cache.
-__device__ float read_left(const float* place) { return __ldcg(place); }
+// Load a partial sum that another block has written: from L2, because L1 is not coherent.
+__device__ float load_partial_sums(const float* address) { return __ldcg(address); }

@@ -52,12 +52,12 @@ __device__ Unit read_unit(const Weights& weights, const Task& task, int at, int 
         for (int half = 0; half < 2; half++) {
             const size_t place = (size_t)(task.outputs * OUTPUTS + 8 * half + g) * CHUNKS + chunk;
             float2 scales;
-            read_scales(weights.scales + place * 8, scales);
+            load_cached(weights.scales + place * 8, scales);
             unit.scales[half][0] = scales.x;
             unit.scales[half][SCALED - 1] = scales.y;
             for (int part = 0; part < 2; part++) {
                 uint2 words;
-                read_weights(weights.words + place * 64 + part * 32 + t * 8, words);
+                load_no_allocate(weights.words + place * 64 + part * 32 + t * 8, words);
                 unit.words[half][2 * part] = words.x;
                 unit.words[half][2 * part + 1] = words.y;
             }
@@ -66,15 +66,15 @@ __device__ Unit read_unit(const Weights& weights, const Task& task, int at, int 
         const int column = task.outputs * OUTPUTS + 2 * g;
         for (int j = 0; j < 4; j++) {
             uint2 words;
-            read_weights(weights.words + ((size_t)(chunk * 16 + 4 * j + t) * weights.outputs + column) * 4, words);
+            load_no_allocate(weights.words + ((size_t)(chunk * 16 + 4 * j + t) * weights.outputs + column) * 4, words);
             unit.words[0][j] = words.x;
             unit.words[1][j] = words.y;
         }
         u32 pair;
-        read_scales(weights.scales + ((size_t)chunk * weights.outputs + column) * 2, pair);
+        load_cached(weights.scales + ((size_t)chunk * weights.outputs + column) * 2, pair);
         unit.scales[0][0] = to_float(pair & 0xffff);
         unit.scales[1][0] = to_float(pair >> 16);
-        if (ZEROED) read_scales(weights.zeros + ((size_t)chunk * weights.outputs + column) / 8, unit.zeros);
+        if (ZEROED) load_cached(weights.zeros + ((size_t)chunk * weights.outputs + column) / 8, unit.zeros);
     }
     return unit;
 }
@@ -94,13 +94,13 @@ __device__ void multiplicands(u32 (&a)[4], u32 word, u32 other, u32 own) {
 // Write sum `at` of a tile, if its row exists.
 __device__ void write_output(u16* output, float sum, int at, int tile, int rows, int outputs) {
     const int row = at / OUTPUTS;
-    if (row < rows) output[(size_t)row * outputs + tile * OUTPUTS + at % OUTPUTS] = (u16)pair_of(sum, 0);
+    if (row < rows) output[(size_t)row * outputs + tile * OUTPUTS + at % OUTPUTS] = (u16)pack_half2(sum, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned char* scales, const float* numbers,
                    float* left, int* arrived, u16* output, int rows, int outputs) {
-    let_the_next_start();
+    launch_dependents();
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const int group = warp / SPLIT, share = warp % SPLIT;
     const Weights weights = {words, scales, (const u32*)numbers, outputs};
@@ -112,11 +112,11 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
 #pragma unroll
         for (int i = 0; i < HELD; i++) units[i] = read_unit(weights, task, i, g, t);
     if (IS_CODES)
-        write_pairs<THREADS>([=](int byte) { return pair_of(numbers[byte >> 4], numbers[byte & 15]); });
+        write_pairs<THREADS>([=](int byte) { return pack_half2(numbers[byte >> 4], numbers[byte & 15]); });
     else
-        write_pairs<THREADS>([](int byte) { return pair_of((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
+        write_pairs<THREADS>([](int byte) { return pack_half2((byte & 15) - 8.0f, (byte >> 4) - 8.0f); });
     __syncthreads();
-    wait_for_the_last();
+    wait_for_previous_kernel();
     // The row that is this lane's column of B. If there is none, the last row replaces it; its sums are not written.
     const u16* first_row = hidden + (size_t)g * INPUTS;
     const int last = ROWS - 8 + g;
@@ -145,7 +145,7 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                         multiplicands<2>(a[2 * j + 1], word, other, lane * 4);
                     }
                     const float low = unit.scales[0][0], high = unit.scales[1][0];
-                    const u32 zeros = ZEROED ? pair_of_zeros(unit.zeros, g, lane * 4) : 0;
+                    const u32 zeros = ZEROED ? lookup_zero_points(unit.zeros, g, lane * 4) : 0;
                     const float low_zero = to_float(zeros & 0xffff), high_zero = to_float(zeros >> 16);
 #pragma unroll
                     for (int at = 0; at < COLUMNS; at++) {
@@ -156,8 +156,8 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                             const uint4 x = *(const uint4*)(row + chunk * CHUNK + inputs_of(part, j, t));
                             if (ZEROED) add_inputs(of_inputs, x.x, x.y);
                             if (ZEROED) add_inputs(of_inputs, x.z, x.w);
-                            multiply_and_add(sums, a[2 * j], x.x, x.y);
-                            multiply_and_add(sums, a[2 * j + 1], x.z, x.w);
+                            mma_m16n8k16(sums, a[2 * j], x.x, x.y);
+                            mma_m16n8k16(sums, a[2 * j + 1], x.z, x.w);
                         }
                         for (int k = 0; k < 4; k++) {
                             if (ZEROED) sums[k] -= (k < 2 ? low_zero : high_zero) * of_inputs[k];
@@ -170,13 +170,13 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                     }
                 }
             }
-        float* sums = (float*)(memory + SUMS) + (parity * GROUPS + group) * SPLIT * SUMS_OF_TILE;
+        float* sums = (float*)(smem + SUMS) + (parity * GROUPS + group) * SPLIT * SUMS_OF_TILE;
         for (int at = 0; at < COLUMNS; at++)
             for (int k = 0; k < 4; k++) {
                 const int row = 8 * at + 2 * t + k % 2, place = IS_CODES ? g + 8 * (k / 2) : 2 * g + k / 2;
                 sums[share * SUMS_OF_TILE + row * OUTPUTS + place] = totals[at][k];
             }
-        meet(group + 1, SPLIT * WARP);
+        named_barrier_sync(group + 1, SPLIT * WARP);
         // Each warp adds some of the sums of its block; in the block that ends last, also the sums of all blocks.
         if (PARTS > 1 && share * WARP >= SUMS_OF_TILE) continue;
         float* own_left = left + (size_t)task.outputs * PARTS * SUMS_OF_TILE;
@@ -188,10 +188,10 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
             else
                 write_output(output, sum, at, task.outputs, rows, outputs);
         }
-        if (PARTS == 1 || !arrive(arrived + task.outputs * SPLIT + share, PARTS)) continue;
+        if (PARTS == 1 || !arrive_and_check_last(arrived + task.outputs * SPLIT + share, PARTS)) continue;
         for (int at = share * WARP + lane; at < SUMS_OF_TILE; at += SPLIT * WARP) {
             float sum = 0;
-            for (int from = 0; from < PARTS; from++) sum += read_left(own_left + from * SUMS_OF_TILE + at);
+            for (int from = 0; from < PARTS; from++) sum += load_partial_sums(own_left + from * SUMS_OF_TILE + at);
             write_output(output, sum, at, task.outputs, rows, outputs);
         }
     }

@@ -1,5 +1,5 @@
-// Enough of CUDA to run a block's threads on a processor, in place of tensor_ptx.cuh and the compiler's own. A thread runs
-// until it waits for others; then another one does. So a meeting that is missing shows in every run.
+// CPU emulation of the CUDA features that the kernels use; it replaces tensor_ptx.cuh and the compiler's built-ins. Threads
+// of a block are coroutines: a thread runs until it waits at a barrier. A missing barrier therefore fails in every run.
 
 #include <cmath>
 #include <cstdint>
@@ -35,18 +35,18 @@ static float silu(float value) { return value / (1 + exponential(-value)); }
 
 static Index gridDim;
 
-struct Meeting { int arrived = 0, rounds = 0; };
+struct NamedBarrier { int arrived = 0, phase = 0; };
 
-// What the threads of a block share.
+// State shared by the threads of a block: shared memory, barriers, and buffers of warp-wide instructions.
 struct Block {
-    alignas(1024) unsigned char memory[1 << 18];
-    std::map<int, Meeting> meetings;
-    float exchanged[32][32];
-    u32 operands[32][32][6];
-    const void* of_lanes[32][32];
-    void* written[32][32];
+    alignas(1024) unsigned char smem[1 << 18];
+    std::map<int, NamedBarrier> barriers;
+    float shuffled[32][32];
+    u32 mma_operands[32][32][6];
+    const void* wgmma_groups[32][32];
+    void* stmatrix_addresses[32][32];
 
-    Block() { std::memset(memory, 255, sizeof memory); }
+    Block() { std::memset(smem, 255, sizeof smem); }
 };
 
 struct Thread {
@@ -54,34 +54,34 @@ struct Thread {
     Block* shared;
     std::unique_ptr<char[]> stack;
     ucontext_t context;
-    std::function<bool()> may_go_on;
+    std::function<bool()> is_ready;
     bool is_done;
 };
 static Thread* running;
-static ucontext_t between_threads;
+static ucontext_t scheduler_context;
 static std::function<void()> kernel_of_thread;
 #define threadIdx running->thread
 #define blockIdx running->block
-#define own_block running->shared
-#define memory own_block->memory
+#define current_block running->shared
+#define smem current_block->smem
 
-static void stop(const char* why) {
-    std::fprintf(stderr, "block %d, thread %d: %s\n", blockIdx.x, threadIdx.x, why);
+static void stop(const char* reason) {
+    std::fprintf(stderr, "block %d, thread %d: %s\n", blockIdx.x, threadIdx.x, reason);
     std::abort();
 }
 
-static void wait_until(std::function<bool()> may_go_on) {
-    running->may_go_on = may_go_on;
-    swapcontext(&running->context, &between_threads);
+static void wait_until(std::function<bool()> is_ready) {
+    running->is_ready = is_ready;
+    swapcontext(&running->context, &scheduler_context);
 }
 
 static void run_thread() {
     kernel_of_thread();
     running->is_done = true;
-    swapcontext(&running->context, &between_threads);
+    swapcontext(&running->context, &scheduler_context);
 }
 
-// Runs blocks side by side, their threads in turns: from the last to the first, then back.
+// Run blocks concurrently. Their threads run in turns, from the last to the first and then in reverse order.
 static void run_blocks(int last, int count, int threads, std::function<void()> kernel) {
     const size_t stack_bytes = 1 << 17;
     kernel_of_thread = kernel;
@@ -98,18 +98,18 @@ static void run_blocks(int last, int count, int threads, std::function<void()> k
             makecontext(&context, run_thread, 0);
         }
     }
-    size_t left = all.size();
-    for (bool is_forward = false; left; is_forward = !is_forward) {
-        bool has_moved = false;
-        for (size_t at = 0; at < all.size(); at++) {
-            Thread& next = *all[is_forward ? at : all.size() - 1 - at];
-            if (next.is_done || (next.may_go_on && !next.may_go_on())) continue;
+    size_t unfinished = all.size();
+    for (bool is_forward = false; unfinished; is_forward = !is_forward) {
+        bool has_progress = false;
+        for (size_t i = 0; i < all.size(); i++) {
+            Thread& next = *all[is_forward ? i : all.size() - 1 - i];
+            if (next.is_done || (next.is_ready && !next.is_ready())) continue;
             running = &next;
-            swapcontext(&between_threads, &next.context);
-            left -= next.is_done;
-            has_moved = true;
+            swapcontext(&scheduler_context, &next.context);
+            unfinished -= next.is_done;
+            has_progress = true;
         }
-        if (!has_moved) stop("it and all others wait without end");
+        if (!has_progress) stop("deadlock: all threads wait");
     }
 }
 
@@ -136,71 +136,71 @@ static u32 rounded(float value) {
     return bits | (std::signbit(value) ? 0x8000 : 0);
 }
 #endif
-static u32 pair_of(float low, float high) { return rounded(low) | rounded(high) << 16; }
+static u32 pack_half2(float low, float high) { return rounded(low) | rounded(high) << 16; }
 
 template <int BYTE>
-static u32 place_of_byte(u32 word, u32 own) { return (word >> 8 * BYTE & 255) << 8 | own; }
+static u32 byte_address(u32 word, u32 lane_offset) { return (word >> 8 * BYTE & 255) << 8 | lane_offset; }
 
-static void read_weights(const void* place, uint4& words) { std::memcpy(&words, place, 16); }
-static void read_weights(const void* place, uint2& words) { std::memcpy(&words, place, 8); }
-static void read_scales(const void* place, float2& scales) { std::memcpy(&scales, place, 8); }
-static void read_scales(const void* place, u32& pair) { std::memcpy(&pair, place, 4); }
-static void let_the_next_start() {}
-static void wait_for_the_last() {}
+static void load_no_allocate(const void* address, uint4& words) { std::memcpy(&words, address, 16); }
+static void load_no_allocate(const void* address, uint2& words) { std::memcpy(&words, address, 8); }
+static void load_cached(const void* address, float2& scales) { std::memcpy(&scales, address, 8); }
+static void load_cached(const void* address, u32& pair) { std::memcpy(&pair, address, 4); }
+static void launch_dependents() {}
+static void wait_for_previous_kernel() {}
 
-// A number for each group of threads that meet: 0 is the whole block, then the named ones, then the warps.
-static void meet(int number, int threads) {
-    Meeting& meeting = own_block->meetings[number];
-    const int round = meeting.rounds;
-    if (++meeting.arrived < threads) return wait_until([&meeting, round] { return meeting.rounds > round; });
-    meeting.arrived = 0;
-    meeting.rounds++;
+// Barrier 0 is __syncthreads, 1 to 15 are the kernels' named barriers, 100 + w is warp w, and 200 + w is warp group w.
+static void named_barrier_sync(int number, int threads) {
+    NamedBarrier& barrier = current_block->barriers[number];
+    const int phase = barrier.phase;
+    if (++barrier.arrived < threads) return wait_until([&barrier, phase] { return barrier.phase > phase; });
+    barrier.arrived = 0;
+    barrier.phase++;
 }
 static void __syncthreads();
 static int warp() { return threadIdx.x / 32; }
-static void meet_in_warp() { meet(100 + warp(), 32); }
+static void sync_warp() { named_barrier_sync(100 + warp(), 32); }
 
-static float from_lane(float value, int lane) {
-    auto& exchanged = own_block->exchanged;
-    exchanged[warp()][threadIdx.x % 32] = value;
-    meet_in_warp();
-    const float result = exchanged[warp()][lane];
-    meet_in_warp();
+static float shuffle(float value, int lane) {
+    auto& shuffled = current_block->shuffled;
+    shuffled[warp()][threadIdx.x % 32] = value;
+    sync_warp();
+    const float result = shuffled[warp()][lane];
+    sync_warp();
     return result;
 }
-static float __shfl_xor_sync(u32, float value, int apart) { return from_lane(value, (threadIdx.x % 32) ^ apart); }
-static u32 __shfl_xor_sync(u32 all, u32 value, int apart) { return as_bits(__shfl_xor_sync(all, as_float(value), apart)); }
-static float __shfl_down_sync(u32, float value, int apart) {
-    const int lane = threadIdx.x % 32 + apart;
-    return from_lane(value, lane < 32 ? lane : threadIdx.x % 32);
+static float __shfl_xor_sync(u32, float value, int mask) { return shuffle(value, (threadIdx.x % 32) ^ mask); }
+static u32 __shfl_xor_sync(u32 all, u32 value, int mask) { return as_bits(__shfl_xor_sync(all, as_float(value), mask)); }
+static float __shfl_down_sync(u32, float value, int delta) {
+    const int lane = threadIdx.x % 32 + delta;
+    return shuffle(value, lane < 32 ? lane : threadIdx.x % 32);
 }
 
-// Its blocks run one after another.
-static bool arrive(int* arrived, int parts) {
-    int before = 0;
+// Kernels that call it do not wait for other blocks, so their blocks run one after another.
+static bool arrive_and_check_last(int* counter, int arrivals) {
+    int previous = 0;
     if (threadIdx.x % 32 == 0) {
-        before = (*arrived)++;
-        if (before == parts - 1) *arrived = 0;
+        previous = (*counter)++;
+        if (previous == arrivals - 1) *counter = 0;
     }
-    return int(from_lane(float(before), 0)) == parts - 1;
+    return int(shuffle(float(previous), 0)) == arrivals - 1;
 }
-static float read_left(const float* place) { return *place; }
+static float load_partial_sums(const float* address) { return *address; }
 
-// mma.m16n8k16 as the PTX manual has its fragments.
-static float half_of(u32 pair, int at) { return to_float(at ? pair >> 16 : pair & 0xffff); }
-static void multiply_and_add(float (&sums)[4], const u32 (&a)[4], u32 first, u32 second) {
+// mma.m16n8k16 with the fragment layouts of the PTX ISA manual.
+static float half_of(u32 pair, int index) { return to_float(index ? pair >> 16 : pair & 0xffff); }
+static void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    auto& all = own_block->operands[warp()];
-    for (int at = 0; at < 4; at++) all[lane][at] = a[at];
-    all[lane][4] = first;
-    all[lane][5] = second;
-    meet_in_warp();
+    auto& all = current_block->mma_operands[warp()];
+    for (int i = 0; i < 4; i++) all[lane][i] = a[i];
+    all[lane][4] = b0;
+    all[lane][5] = b1;
+    sync_warp();
     for (int element = 0; element < 4; element++) {
         const int row = element / 2, column = 2 * t + element % 2;
         for (int k = 0; k < 16; k++) {
             const int from = k % 8 / 2, half = k / 8;
-            sums[element] += half_of(all[4 * g + from][row + 2 * half], k % 2) * half_of(all[4 * column + from][4 + half], k % 2);
+            d[element] += half_of(all[4 * g + from][row + 2 * half], k % 2) * half_of(all[4 * column + from][4 + half], k % 2);
         }
     }
-    meet_in_warp();
+    sync_warp();
 }
