@@ -127,11 +127,11 @@ def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
     fixed = STAGED_BYTES * cut.groups + of_codes + 4 * 8
     stages = min(MOST_STAGES, (HOPPERS_SHARED_BYTES - fixed) // stage)
     macros = {
-        "FORM": form, "ZEROED": int(packed.form == ZEROED), "INPUTS": inputs,
-        "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows, "GROUPS": cut.groups,
+        "FORM": form, "HAS_ZEROS": int(packed.form == ZEROED), "INPUTS": inputs,
+        "GROUP": packed.in_group * packed.in_word, "TILE_ROWS": cut.rows, "CONSUMER_GROUPS": cut.groups,
         "BLOCKS": cut.outputs // (64 * cut.groups), "STAGES": stages,
         "BF16": int(dtype == torch.bfloat16), "HAS_WIDE_SCALES": int(packed.scales.dtype == torch.float32),
-        "OF_BRINGER": REGISTERS[cut.groups][0], "OF_MULTIPLIER": REGISTERS[cut.groups][1],
+        "PRODUCER_REGISTERS": REGISTERS[cut.groups][0], "CONSUMER_REGISTERS": REGISTERS[cut.groups][1],
     }  # fmt: skip
     return Program(tuple(macros.items()), cut.programs, cut.threads, fixed + stages * stage)
 
