@@ -111,9 +111,9 @@ def program_for(
     blocks = min(-(-tiles // tile.groups), multiprocessors)
     each = -(-units // (tile.split * tile.held)) * tile.held
     macros = {
-        "INPUTS": inputs, "SPLIT": tile.split, "GROUPS": tile.groups, "UNITS": each, "HELD": tile.held,
-        "IS_REPEATED": blocks * tile.groups < tiles, "NORMED": ends.gain is not None,
-        "SWIGLU": ends.swiglu, "ADDED": ends.residual is not None, "ZEROED": zeroed,
+        "INPUTS": inputs, "WARPS_PER_TILE": tile.split, "TILES_PER_BLOCK": tile.groups, "K_STEPS": each,
+        "PREFETCH": tile.held, "IS_PERSISTENT": blocks * tile.groups < tiles, "HAS_NORM": ends.gain is not None,
+        "SWIGLU": ends.swiglu, "HAS_RESIDUAL": ends.residual is not None, "HAS_ZEROS": zeroed,
         "BF16": hidden.dtype == torch.bfloat16,
     }  # fmt: skip
     sums = max(2 * tile.groups * tile.split * tile_outputs * matrices, tile.groups * tile.split)

@@ -40,13 +40,21 @@ __device__ void mbarrier_wait(u64* barrier, int parity) {
 
 // TMA load of the box at coordinates x, y, z; the map has the box's size. Elements outside the tensor become zeros.
 __device__ void tma_load_3d(void* destination, const TensorMap* map, int x, int y, int z, u64* barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];"
                  ::"r"(smem_address(destination)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(smem_address(barrier)) : "memory");
 }
 
 // Raise or lower the number of registers per thread of this warp group (setmaxnreg).
-template <int COUNT> __device__ void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-template <int COUNT> __device__ void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT>
+__device__ void warpgroup_reg_alloc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT>
+__device__ void warpgroup_reg_dealloc() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 
 // Matrix descriptor of a K-major operand B with 64 halves per row and a swizzle of 128 bytes, as TMA writes it, at a
 // multiple of 1,024 bytes: stride byte offset 1,024 (eight rows). The next 16 columns (K) are at the descriptor plus 2.
@@ -58,7 +66,10 @@ __device__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "me
 __device__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Wait until at most COUNT committed wgmma groups are pending.
-template <int COUNT> __device__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory"); }
+template <int COUNT>
+__device__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory");
+}
 
 #define FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SIXTEEN(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12)

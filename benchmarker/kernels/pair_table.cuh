@@ -1,39 +1,40 @@
-// Pairs of 4-bit weights as tensor core operands, from a table in shared memory with one copy per lane.
+// Dequantization of 4-bit weights by a lookup table in shared memory, for mma.m16n8k16.
 //
-// A byte has two codes. The table has both numbers of each byte as a pair of 16-bit floats, once per lane, so that lanes
-// never conflict in a bank: one instruction computes the address, one reads, and the pair is an operand of mma.m16n8k16. A
-// weight takes 1.2 instructions instead of 3 to 5 for masking and multiplying, which is about the limit of an H100.
+// A byte has two codes. The table has, for each byte, both values as half2, replicated for each lane, so that a lookup never
+// has a bank conflict: one instruction (prmt) computes the address, one loads, and the result is a register of operand A.
+// That is 1.2 instructions per weight, instead of 3 to 5 for mask, magic exponent and multiplication. An H100 can issue about
+// that many while it reads the weights from memory.
 
 #include "tensor_ptx.cuh"
 
 constexpr int WARP = 32;
-constexpr int ENTRY = 256;                         // Bytes per entry; half of them are used.
-constexpr int TABLE = 256 * ENTRY;                 // Bytes of the table.
+constexpr int ENTRY_BYTES = 256;                   // Bytes per entry, of which half are used.
+constexpr int TABLE_BYTES = 256 * ENTRY_BYTES;
 
 extern __shared__ __align__(1024) unsigned char smem[];
 
-// Write the table: `numbers(byte)` is the pair of a byte, the earlier input's number in the lower half.
-template <int THREADS, class Numbers>
-__device__ void write_pairs(Numbers numbers) {
-    for (int at = threadIdx.x; at < 256 * 8; at += THREADS) {
-        const u32 pair = numbers(at / 8);
-        *(uint4*)(smem + at / 8 * ENTRY + at % 8 * 16) = make_uint4(pair, pair, pair, pair);
+// Fill the table. `pair_of_byte(byte)` returns the half2 of a byte, with the earlier input's value in the lower half.
+template <int THREADS, class PairOfByte>
+__device__ void write_pair_table(PairOfByte pair_of_byte) {
+    for (int i = threadIdx.x; i < 256 * 8; i += THREADS) {
+        const u32 pair = pair_of_byte(i / 8);
+        *(uint4*)(smem + i / 8 * ENTRY_BYTES + i % 8 * 16) = make_uint4(pair, pair, pair, pair);
     }
 }
 
-// Look up the two weights of one byte of a word. own: 4 * lane.
+// Return the two weights of one byte of a word. lane_offset: 4 * lane.
 template <int BYTE>
-__device__ u32 looked_up(u32 word, u32 own) {
-    return *(const u32*)(smem + byte_address<BYTE>(word, own));
+__device__ u32 lookup(u32 word, u32 lane_offset) {
+    return *(const u32*)(smem + byte_address<BYTE>(word, lane_offset));
 }
 
-// Add the sum of each column of B (mma.m16n8k16) to `sums`. A weight is (number - zero) * scale, and zero * (sum of inputs) is
-// subtracted once per group of inputs: with A of ones, tensor cores compute that sum while the lookups limit the time.
-__device__ void add_inputs(float (&sums)[4], u32 first, u32 second) {
+// Add the sum of each column of B to `sums` (mma with A of ones). A weight is (code - zero) * scale, so zero * (sum of the
+// inputs) is subtracted once per group of inputs. The tensor cores have time for it, because lookups limit the throughput.
+__device__ void accumulate_input_sums(float (&sums)[4], u32 b0, u32 b1) {
     constexpr u32 ONES = BF16 ? 0x3f803f80 : 0x3c003c00;
     const u32 a[4] = {ONES, ONES, ONES, ONES};
-    mma_m16n8k16(sums, a, first, second);
+    mma_m16n8k16(sums, a, b0, b1);
 }
 
-// Return the zero points of outputs 2 g and 2 g + 1 of eight, as a pair, minus 8 as in the table of GPTQ's numbers.
-__device__ u32 lookup_zero_points(u32 word, int g, u32 own) { return looked_up<0>(word >> 8 * (g % 4), own); }
+// Return the zero points of outputs 2 g and 2 g + 1 of a word of eight, minus 8 like the weights in GPTQ's table, as half2.
+__device__ u32 lookup_zero_points(u32 word, int g, u32 lane_offset) { return lookup<0>(word >> 8 * (g % 4), lane_offset); }

@@ -50,7 +50,8 @@ def _empty(like: Tensor, width: int) -> Tensor:
 def launch(rows: Tensor, in_word: int, *, is_gated: bool = False) -> Tensor:
     rows = aligned(rows)
     placed = _empty(rows, rows.shape[1] // (2 if is_gated else 1))
-    macros = {"IN_WORD": in_word, "GATED": int(is_gated), "BF16": int(rows.dtype == torch.bfloat16), "THREADS": THREADS}
+    is_bf16 = rows.dtype == torch.bfloat16
+    macros = {"WEIGHTS_PER_WORD": in_word, "SWIGLU": int(is_gated), "BF16": int(is_bf16), "THREADS": THREADS}
     kernel = cuda_kernel("permute_rows", tuple(macros.items()), THREADS, 0, rows.device)
     eights = placed.numel() // EIGHT
     kernel(-(-eights // THREADS), [rows, placed, eights // len(rows), eights])

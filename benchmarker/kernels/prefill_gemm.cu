@@ -1,8 +1,8 @@
 // Prefill GEMM for Hopper: packed weights times many activation rows, warp-specialized with TMA and wgmma.
 //
 // FORM 8: int8 [outputs, INPUTS] and a scale per output, float32 if HAS_WIDE_SCALES.
-// FORM 4: GPTQ's words [INPUTS / 8, outputs], scales [INPUTS / GROUP, outputs], and, if HAS_ZEROS, zero points [INPUTS / GROUP,
-// outputs / 8]; otherwise all zero points are 8.
+// FORM 4: GPTQ's words [INPUTS / 8, outputs], scales [INPUTS / GROUP, outputs], and, if HAS_ZEROS, zero points
+// [INPUTS / GROUP, outputs / 8]; otherwise all zero points are 8.
 // FORM 16: bitsandbytes' codes [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in float32, and the codebook [16].
 // hidden: [rows, INPUTS]; output: [rows, outputs].
 //
@@ -33,7 +33,7 @@ constexpr int ROWS_BYTES = TILE_ROWS * CHUNK * 2;
 constexpr int WEIGHTS_BYTES = TILE_OUTPUTS * CHUNK / (IS_INT8 ? 1 : 2);
 constexpr int SCALES_BYTES = IS_CODEBOOK ? TILE_OUTPUTS * SCALE_CHUNKS * 4 : TILE_OUTPUTS * 2;
 constexpr int ZEROS_BYTES = HAS_ZEROS ? TILE_OUTPUTS / 2 : 0, ZEROS_STRIDE = HAS_ZEROS ? 128 : 0;  // Alignment of TMA: 128.
-constexpr int ROWS_OFFSET = IS_CODEBOOK ? TABLE : 0;
+constexpr int ROWS_OFFSET = IS_CODEBOOK ? TABLE_BYTES : 0;
 constexpr int WEIGHTS_OFFSET = ROWS_OFFSET + STAGES * ROWS_BYTES;
 constexpr int SCALES_OFFSET = WEIGHTS_OFFSET + STAGES * WEIGHTS_BYTES;
 constexpr int ZEROS_OFFSET = SCALES_OFFSET + (IS_INT8 ? 0 : (IS_CODEBOOK ? 2 : STAGES) * SCALES_BYTES);
@@ -54,7 +54,8 @@ __device__ void load_weights(const TensorMap* words, const TensorMap* scales, co
         tma_load_3d(to, words, 0, chunk * CHUNK / 8, output / LINE, full);
         tma_load_3d(smem + SCALES_OFFSET + pipeline.stage * SCALES_BYTES, scales, output, chunk * CHUNK / GROUP, 0, full);
         if (HAS_ZEROS)
-            tma_load_3d(smem + ZEROS_OFFSET + pipeline.stage * ZEROS_STRIDE, zeros, output / 8, chunk * CHUNK / GROUP, 0, full);
+            tma_load_3d(smem + ZEROS_OFFSET + pipeline.stage * ZEROS_STRIDE, zeros, output / 8, chunk * CHUNK / GROUP, 0,
+                        full);
         return;
     }
     tma_load_3d(to, words, chunk * CHUNK / (IS_INT8 ? 1 : 2), output, 0, full);
@@ -105,8 +106,8 @@ __device__ int output_in_tile(const ThreadCoord& coord, int block, int half) {
     return (coord.warp / 4 * BLOCKS + block) * 64 + coord.warp % 4 * 16 + 8 * half + coord.g;
 }
 
-// A lane's packed weights of a chunk: for two outputs of each block, 16 weights, the scale as half2, and the zero point as two
-// 16-bit integers.
+// A lane's packed weights of a chunk: for two outputs of each block, 16 weights, the scale as half2, and the zero point as
+// two 16-bit integers.
 struct Weights {
     u32 words[BLOCKS][2][LANE_WORDS];
     u32 scales[BLOCKS][2], zeros[BLOCKS][2];
@@ -173,7 +174,7 @@ __device__ u32 dequantize_pair(const u32 (&words)[LANE_WORDS], u32 scale, u32 ze
     constexpr int BYTE = STEP % 2 * 2 + HALF;
     const u32 word = words[STEP / 2];
     const u32 pair =
-        IS_CODEBOOK ? looked_up<BYTE>(word, lane_offset) : dequantize_gptq<BYTE>(word, HAS_ZEROS ? zeros : 0x00080008);
+        IS_CODEBOOK ? lookup<BYTE>(word, lane_offset) : dequantize_gptq<BYTE>(word, HAS_ZEROS ? zeros : 0x00080008);
     return mul_half2(pair, scale);
 }
 
@@ -267,7 +268,8 @@ struct OutputScales {
     float of[2];
 };
 
-__device__ OutputScales output_scales(const Arguments& args, const ThreadCoord& coord, const TileOrigin& origin, int subtile) {
+__device__ OutputScales output_scales(const Arguments& args, const ThreadCoord& coord, const TileOrigin& origin,
+                                      int subtile) {
     OutputScales scales = {{1, 1}};
     const int output = first_output_of_subtile(coord, origin, subtile);
     if (IS_INT8)
@@ -369,7 +371,8 @@ __device__ void consume(const Arguments& args, int thread) {
     Pipeline<2> scale_pipeline(SCALE_BARRIERS_OFFSET);
     TileScheduler scheduler = make_scheduler(args);
     float acc[BLOCKS][ACCUMULATORS];
-    for (TileSegment segment = next_segment(scheduler); segment.tile < tile_count(args); segment = next_segment(scheduler)) {
+    TileSegment segment = next_segment(scheduler);
+    for (; segment.tile < tile_count(args); segment = next_segment(scheduler)) {
         consume_segment(acc, coord, segment, pipeline, scale_pipeline);
         if (segment.end - segment.begin < CHUNKS)
             store_partial_sums(acc, args, segment.tile, thread);
@@ -391,7 +394,7 @@ prompt_matmul_kernel(const __grid_constant__ TensorMap hidden, const __grid_cons
         Pipeline<2>(SCALE_BARRIERS_OFFSET).init(CONSUMERS / WARP);
         fence_mbarrier_init();
     }
-    if (IS_CODEBOOK) write_pairs<THREADS>([=](int byte) { return pack_half2(codebook[byte >> 4], codebook[byte & 15]); });
+    if (IS_CODEBOOK) write_pair_table<THREADS>([=](int byte) { return pack_half2(codebook[byte >> 4], codebook[byte & 15]); });
     __syncthreads();
     if (threadIdx.x < WARP_GROUP) {
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();

@@ -125,10 +125,10 @@ def program_for(packed: Packed, rows: int, dtype: torch.dtype, cut: Cut, process
     blocks = min(-(-tiles // cut.groups), processors)
     is_repeated = blocks * cut.groups < tiles
     macros = {
-        "IS_CODES": not is_int4_by_group(packed.form), "ZEROED": packed.form == ZEROED, "INPUTS": inputs,
-        "COLUMNS": columns, "SPLIT": cut.split, "GROUPS": cut.groups,
-        "PARTS": cut.parts, "UNITS": _units(cut, inputs // CHUNK), "HELD": cut.held,
-        "IS_REPEATED": is_repeated, "BF16": dtype == torch.bfloat16,
+        "IS_CODEBOOK": not is_int4_by_group(packed.form), "HAS_ZEROS": packed.form == ZEROED, "INPUTS": inputs,
+        "ROW_TILES": columns, "WARPS_PER_TILE": cut.split, "TILES_PER_BLOCK": cut.groups,
+        "SPLIT_K": cut.parts, "K_STEPS": _units(cut, inputs // CHUNK), "PREFETCH": cut.held,
+        "IS_PERSISTENT": is_repeated, "BF16": dtype == torch.bfloat16,
     }  # fmt: skip
     # Two buffers, because a tile's sums are added while the next tile's sums are written.
     sums = (2 if is_repeated else 1) * cut.groups * cut.split * _sums_of_tile(rows)

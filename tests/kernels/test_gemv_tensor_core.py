@@ -119,10 +119,10 @@ def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(most_held: int)
             units=units, tile_outputs=16, outputs=4096, multiprocessors=132,
         )  # fmt: skip
         macros = dict(program.macros)
-        assert macros["SPLIT"] * macros["UNITS"] >= units > (macros["SPLIT"] - 1) * macros["UNITS"]
-        assert macros["UNITS"] % macros["HELD"] == 0
-        assert macros["HELD"] <= most_held
-        assert macros["GROUPS"] <= gemv_tensor_core.MOST_GROUPS
+        assert macros["WARPS_PER_TILE"] * macros["K_STEPS"] >= units > (macros["WARPS_PER_TILE"] - 1) * macros["K_STEPS"]
+        assert macros["K_STEPS"] % macros["PREFETCH"] == 0
+        assert macros["PREFETCH"] <= most_held
+        assert macros["TILES_PER_BLOCK"] <= gemv_tensor_core.MOST_GROUPS
         assert program.threads <= 20 * 32
         assert program.shared_bytes <= gemv_tensor_core.HOPPERS_SHARED_BYTES
         behind = gemv_tensor_core.VECTOR_AT + gemv_tensor_core.vector_bytes(units * gemv_tensor_core.CHUNK)
@@ -136,7 +136,7 @@ def test_more_tiles_than_groups_are_taken_in_turns() -> None:
             outputs=outputs,
             multiprocessors=132,
         )  # fmt: skip
-        return dict(program.macros)["IS_REPEATED"]
+        return dict(program.macros)["IS_PERSISTENT"]
 
     assert repeated(8 * 132 * 2) == 0
     assert repeated(8 * 132 * 2 + 8) == 1

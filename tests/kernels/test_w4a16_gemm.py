@@ -86,14 +86,14 @@ def test_every_cut_is_one_that_a_block_can_run(rows: int, inputs: int, outputs: 
         program = program_for(packed, rows, torch.float16, cut, 132)
         macros = dict(program.macros)
         shares = cut.split * cut.parts
-        assert shares * macros["UNITS"] >= inputs // 128 > (shares - 1) * macros["UNITS"]
-        assert macros["UNITS"] % cut.held == 0
-        assert macros["COLUMNS"] * 8 >= rows > macros["COLUMNS"] * 8 - 8
+        assert shares * macros["K_STEPS"] >= inputs // 128 > (shares - 1) * macros["K_STEPS"]
+        assert macros["K_STEPS"] % cut.held == 0
+        assert macros["ROW_TILES"] * 8 >= rows > macros["ROW_TILES"] * 8 - 8
         assert cut.groups <= gemv_tensor_core.MOST_GROUPS
         assert program.threads <= 20 * 32
         assert program.blocks <= 132
         assert program.shared_bytes <= gemv_tensor_core.HOPPERS_SHARED_BYTES
-        assert bool(macros["IS_REPEATED"]) == (outputs // 16 * cut.parts > program.blocks * cut.groups)
+        assert bool(macros["IS_PERSISTENT"]) == (outputs // 16 * cut.parts > program.blocks * cut.groups)
 
 
 def test_a_card_with_less_shared_memory_gets_other_cuts() -> None:
