@@ -6,7 +6,7 @@ from torch import Tensor
 from benchmarker.kernels.gemv_fusion import GemvFusion
 
 
-def with_ends(hidden: Tensor, weights: Tensor, ends: GemvFusion) -> Tensor:
+def with_fusion(hidden: Tensor, weights: Tensor, fusion: GemvFusion) -> Tensor:
     """Return the product with the fused operations around it. The norm rounds to the dtype of `hidden`, as in models.
 
     Args:
@@ -14,11 +14,11 @@ def with_ends(hidden: Tensor, weights: Tensor, ends: GemvFusion) -> Tensor:
         weights: [outputs, in]; for SwiGLU first the rows of gate, then those of up.
     """
     vector = hidden.double()
-    if ends.gain is not None:
-        vector = (vector * torch.rsqrt(vector.square().mean() + ends.epsilon)).to(hidden.dtype)
-        vector = (vector * ends.gain).double()
+    if fusion.gain is not None:
+        vector = (vector * torch.rsqrt(vector.square().mean() + fusion.epsilon)).to(hidden.dtype)
+        vector = (vector * fusion.gain).double()
     product = weights.double() @ vector
-    if ends.swiglu:
+    if fusion.swiglu:
         gate, up = product.chunk(2)
         product = torch.nn.functional.silu(gate) * up
-    return product if ends.residual is None else product + ends.residual.double()
+    return product if fusion.residual is None else product + fusion.residual.double()

@@ -26,8 +26,7 @@ HOPPER_ALONE = ("prefill_gemm",)
 """Sources with instructions that only Hopper has (wgmma). They are compiled for its architecture sm_90a."""
 SHARED_BYTES_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 REGISTERS_ATTRIBUTE = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
-EARLY_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-
+PDL_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 SYMBOLS = {
     "prefill_gemm": "prompt_matmul_kernel",
@@ -73,10 +72,10 @@ class CudaKernel:
         numbers as 32 bits."""
         values = [_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        early = _Attribute(id=EARLY_ATTRIBUTE, value=1)
+        pdl = _Attribute(id=PDL_ATTRIBUTE, value=1)
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream().cuda_stream
-            block, attributes = (self.threads, 1, 1), ctypes.pointer(early)
+            block, attributes = (self.threads, 1, 1), ctypes.pointer(pdl)
             launch = _Launch((blocks, 1, 1), block, self.shared_bytes, stream, attributes, 1)
             _check_driver(_driver().cuLaunchKernelEx(ctypes.byref(launch), self.function, pointers, None))
 
@@ -107,7 +106,8 @@ def _binary(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[in
     headers = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.cuh"))}
     source = Source(f"{name}.cu", (FOLDER / f"{name}.cu").read_text(), headers)
     options = _options(name, macros, capability)
-    return kept([_version(), *options, source.text, *headers, *headers.values()], partial(compiled, source, options))
+    key_parts = [_version(), *options, source.text, *headers, *headers.values()]
+    return load_or_compile(key_parts, partial(compiled, source, options))
 
 
 def _options(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[int, int]) -> list[str]:
@@ -202,15 +202,15 @@ def _check_driver(status: int) -> None:
         raise CudaSourceError(f"the driver says {(name.value or b'unknown').decode()}")
 
 
-def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
-    """Return the machine code stored under the key `made_of` (sources, options, compiler), or compile and store it."""
+def load_or_compile(key_parts: Sequence[str], compile_source: Callable[[], bytes]) -> bytes:
+    """Return the machine code stored under `key_parts` (sources, options, compiler), or compile and store it."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    digest = sha256("\0".join(made_of).encode()).hexdigest()
+    digest = sha256("\0".join(key_parts).encode()).hexdigest()
     path = Path(cache_dir()) / "benchmarker-binaries" / f"{digest}.cubin"
     with contextlib.suppress(OSError):
         return path.read_bytes()
-    binary = compile_it()
+    binary = compile_source()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written in a temporary folder and then renamed, so that no process reads an incomplete file.
@@ -226,8 +226,6 @@ ELEMENT_TYPES = {1: 0, 2: 1, 4: 2}  # CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16 and 
 SWIZZLES = {False: 0, True: 3}  # CU_TENSOR_MAP_SWIZZLE_NONE and _128B
 NOT_INTERLEAVED = ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 PROMOTED_TO_256_BYTES = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-
-
 DIMENSIONS = 3  # Dimensions of every map; a tensor with fewer is padded with dimensions of size 1.
 
 

@@ -8,7 +8,7 @@ and Gimelshein, 2018, arXiv:1805.02867). The kernel is written in Triton and run
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.launch_support import can_start_early, tl, triton
+from benchmarker.kernels.launch_support import supports_pdl, tl, triton
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
@@ -39,9 +39,9 @@ def is_tile(head_dim: int) -> bool:
 def decode_attention_kernel(  # type: ignore[no-untyped-def]
     query, key, value, lengths, output,
     scaling, positions, key_heads,
-    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
+    group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr,
 ):  # fmt: skip
-    if early:
+    if pdl:
         # PDL: let the next kernel start and prefetch its weights.
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -65,12 +65,12 @@ def decode_attention_kernel(  # type: ignore[no-untyped-def]
         values = tl.load(value + of_block, mask=is_filled[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(is_filled[None, :], scores, float("-inf"))
-        now_highest = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp(scores - now_highest[:, None])
-        shrink = tl.exp(highest - now_highest)
-        total = total * shrink + tl.sum(weights, 1)
-        mean = mean * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-        highest = now_highest
+        new_highest = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp(scores - new_highest[:, None])
+        rescale = tl.exp(highest - new_highest)
+        total = total * rescale + tl.sum(weights, 1)
+        mean = mean * rescale[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        highest = new_highest
     tl.store(output + place, (mean / total[:, None]).to(output.dtype.element_ty), mask=row[:, None] < group)
 
 
@@ -88,13 +88,13 @@ def decode_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor,
     group = heads // key_heads
     query = query.contiguous()
     output = torch.empty_like(query)
-    early = can_start_early(query.device)
+    pdl = supports_pdl(query.device)
     with torch.cuda.device_of(output):
         decode_attention_kernel[(batch, key_heads)](
             query, key, value, lengths, output, scaling, positions, key_heads,
             group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
-            block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())), early=early,
-            num_warps=4, num_stages=2, **({"launch_pdl": True} if early else {}),
+            block=max(SMALLEST_TILE, BLOCK_BYTES // (head_dim * key.element_size())), pdl=pdl,
+            num_warps=4, num_stages=2, **({"launch_pdl": True} if pdl else {}),
         )  # fmt: skip
     return output
 

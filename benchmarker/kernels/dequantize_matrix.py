@@ -24,17 +24,17 @@ CHUNKS, CHUNK_WARPS = 512, 4
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
     words, zeros, scales, matrix, outputs,
-    in_group: tl.constexpr, is_by_lane: tl.constexpr, tile_words: tl.constexpr, tile_columns: tl.constexpr,
+    group_words: tl.constexpr, by_lane_order: tl.constexpr, tile_words: tl.constexpr, tile_columns: tl.constexpr,
 ):  # fmt: skip
     """Shapes: words [length, outputs]; zeros [groups, outputs / 8]; scales [groups, outputs]; matrix [length * 8,
-    outputs]. `in_group`, the words that share a scale, and 8 are multiples of `tile_words`."""
+    outputs]. `group_words`, the words that share a scale, and 8 are multiples of `tile_words`."""
     column = tl.program_id(0) * tile_columns + tl.arange(0, tile_columns)
     # 64 bits: the matrix may have more than 2**31 elements, unlike a tile.
     start = tl.program_id(1).to(tl.int64) * tile_words * outputs
     in_chunk = tl.program_id(1) * tile_words % 8 * 8
     word = tl.arange(0, tile_words)
     inside = column < outputs
-    group = tl.program_id(1) * tile_words // in_group
+    group = tl.program_id(1) * tile_words // group_words
     packed = tl.load(words + start + (word[:, None] * outputs + column[None, :]), mask=inside[None, :], other=0)
     scale = tl.load(scales + group * outputs + column, mask=inside, other=0.0)
     zero = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0) >> column % 8 * 4 & 15
@@ -42,7 +42,7 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
         number = (packed >> 4 * place & 15) - zero[None, :]
         weight = number.to(scales.dtype.element_ty) * scale[None, :]
         row = word[:, None] * 8 + place
-        if is_by_lane:
+        if by_lane_order:
             # Index of the input: 16 * lane + 8 * word + 4 * half + 2 * product + pair.
             row += in_chunk
             product = row // 8 % 2 * 2 + row // 2 % 2
@@ -52,10 +52,10 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: ignore[no-untyped-def]
+def pairs_of_chunks(tile: tl.constexpr, by_lane_order: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the offsets of the four input pairs of each chunk in the packed weights, [tile, 4]."""
     chunk, pair = tl.arange(0, tile)[:, None], tl.arange(0, 4)[None, :]
-    if is_by_lane:
+    if by_lane_order:
         # Of 64 inputs, a chunk has two from each of four lanes.
         return chunk // 8 * 32 + pair * 8 + chunk % 8
     return chunk * 4 + pair
@@ -63,14 +63,14 @@ def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: igno
 
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_int8_kernel(  # type: ignore[no-untyped-def]
-    weights, scales, matrix, row_chunks, chunks, is_by_lane: tl.constexpr, tile: tl.constexpr
+    weights, scales, matrix, row_chunks, chunks, by_lane_order: tl.constexpr, tile: tl.constexpr
 ):  # fmt: skip
     """Shapes: weights [chunks * 4], two int8 each; scales [outputs]; matrix [outputs, inputs], `row_chunks` chunks per
     row."""
     start = tl.program_id(0).to(tl.int64) * tile
     chunk = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = chunk < chunks
-    pairs = pairs_of_chunks(tile, is_by_lane)
+    pairs = pairs_of_chunks(tile, by_lane_order)
     pair = tl.load(weights + 4 * start + pairs, mask=inside[:, None], other=0).to(tl.int32)
     scale = tl.load(scales + chunk // row_chunks, mask=inside, other=0.0)
     number = tl.join(pair << 24 >> 24, pair >> 8).reshape(tile, 8)
@@ -82,14 +82,14 @@ def unpack_int8_kernel(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_codes_kernel(  # type: ignore[no-untyped-def]
     codes, scales, numbers, matrix, chunks,
-    block_chunks: tl.constexpr, is_by_lane: tl.constexpr, tile: tl.constexpr,
+    block_chunks: tl.constexpr, by_lane_order: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """Shapes: codes [chunks * 4], two codes each, the upper four bits first; scales one per `block_chunks` chunks;
     numbers [16], the code table; matrix [outputs, inputs]."""
     start = tl.program_id(0).to(tl.int64) * tile
     chunk = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = chunk < chunks
-    pairs = pairs_of_chunks(tile, is_by_lane)
+    pairs = pairs_of_chunks(tile, by_lane_order)
     packed = tl.load(codes + 4 * start + pairs, mask=inside[:, None], other=0).to(tl.int32)
     scale = tl.load(scales + chunk // block_chunks, mask=inside, other=0.0)
     # The table (64 bytes) stays in the L1 cache.
@@ -129,16 +129,16 @@ def _empty(like: Tensor, form: str, inputs: int, outputs: int, dtype: torch.dtyp
     return like.new_empty((outputs, inputs), dtype=dtype).T
 
 
-def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
+def unpack(packed: Packed, dtype: torch.dtype, *, by_lane_order: bool = False) -> Tensor:
     """Dequantize by a kernel on a GPU, else by torch operators. The inputs are in natural order or `by_lane`."""
     if packed.words.is_cuda:
-        return launch(packed, dtype, is_by_lane=is_by_lane)
+        return launch(packed, dtype, by_lane_order=by_lane_order)
     matrix = _by_operators(packed, dtype)
-    if not is_by_lane:
+    if not by_lane_order:
         return matrix
-    placed = by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T
+    permuted = by_lane(matrix.T, packed.pack_factor).view(packed.outputs, -1).T
     # With the strides that `unpack_matrix` documents.
-    return placed.contiguous() if is_int4_by_group(packed.form) else placed
+    return permuted.contiguous() if is_int4_by_group(packed.form) else permuted
 
 
 def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:
@@ -153,31 +153,31 @@ def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:
     return (numbers.view(*packed.scales.shape, -1) * packed.scales[:, :, None]).view(packed.outputs, -1).to(dtype).T
 
 
-def launch(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
-    """Dequantize by a kernel. Numbers of inputs and group sizes must be multiples of 8, or of 64 if `is_by_lane`."""
+def launch(packed: Packed, dtype: torch.dtype, *, by_lane_order: bool = False) -> Tensor:
+    """Dequantize by a kernel. Numbers of inputs and group sizes must be multiples of 8, or of 64 if `by_lane_order`."""
     outputs, words, scales = packed.outputs, packed.words, packed.scales
-    inputs = packed.length * packed.in_word
+    inputs = packed.length * packed.pack_factor
     matrix = _empty(scales, packed.form, inputs, outputs, dtype)
     chunks = inputs * outputs // 8
     grid = (triton.cdiv(chunks, CHUNKS),)
     with torch.cuda.device_of(matrix):
         if is_int4_by_group(packed.form):
             assert packed.zeros is not None
-            tile_words = min(WORDS, packed.in_group)
+            tile_words = min(WORDS, packed.group_words)
             unpack_gptq_kernel[(triton.cdiv(outputs, COLUMNS), packed.length // tile_words)](
                 words, packed.zeros.contiguous(), scales, matrix, outputs,
-                in_group=packed.in_group, is_by_lane=is_by_lane, tile_words=tile_words, tile_columns=COLUMNS,
-                num_warps=WARPS,
+                group_words=packed.group_words, by_lane_order=by_lane_order, tile_words=tile_words,
+                tile_columns=COLUMNS, num_warps=WARPS,
             )  # fmt: skip
         elif packed.form == "int8 by row":
             unpack_int8_kernel[grid](
                 words.view(torch.int16), scales, matrix, inputs // 8, chunks,
-                is_by_lane=is_by_lane, tile=CHUNKS, num_warps=CHUNK_WARPS,
+                by_lane_order=by_lane_order, tile=CHUNKS, num_warps=CHUNK_WARPS,
             )  # fmt: skip
         else:
             unpack_codes_kernel[grid](
                 words.view(torch.uint8), scales, packed.zeros, matrix, chunks,
-                block_chunks=packed.in_group * packed.in_word // 8, is_by_lane=is_by_lane, tile=CHUNKS,
+                block_chunks=packed.group_words * packed.pack_factor // 8, by_lane_order=by_lane_order, tile=CHUNKS,
                 num_warps=CHUNK_WARPS,
             )  # fmt: skip
     return matrix

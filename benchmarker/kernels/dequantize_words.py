@@ -12,7 +12,7 @@ import struct
 
 from benchmarker.kernels.launch_support import tl, triton
 
-NUMBERS = {
+CODEBOOKS = {
     "nf4": (
         -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
         -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
@@ -68,7 +68,7 @@ def _ptx_codes(table: str, *, bf16: bool) -> str:
 
     A shuffle uses only the lowest four bits of a code. $4 to $7 are four pairs of 16-bit words, $0 to $15 their codes.
     """
-    numbers = [_bits(number, bf16=bf16) for number in NUMBERS[table]]
+    numbers = [_bits(number, bf16=bf16) for number in CODEBOOKS[table]]
     packed = [numbers[at] | numbers[at + 1] << 16 for at in range(0, 16, 2)]
     lines = ["mov.u32 lane, %laneid;", "and.b32 place, lane, 1;", "setp.eq.b32 odd, place, 1;"]
     # Select this lane's table entry from eight registers: bits 1 to 3 of the lane select a register, bit 0 its half.

@@ -30,7 +30,7 @@ from benchmarker.kernels.linear_dispatch import (
     rows_forward,
     scaled_forward,
 )
-from benchmarker.kernels.quantized_gemm import most_packed_rows
+from benchmarker.kernels.quantized_gemm import max_packed_rows
 from benchmarker.kernels.rewritten_module import FusedLinear, FusedSlice, with_forward
 from benchmarker.kernels.scaled_linear import ScaledLinear
 
@@ -147,7 +147,7 @@ def _fuse(linears: Sequence[Any]) -> nn.Module | None:
         for name in ("compute_dtype", "compute_type_is_set", "quant_storage", "support_avx512bf16_for_cpu"):
             setattr(fused, name, getattr(linears[0], name))
         fused.quant_state = weight.quant_state
-    fused.most_packed_rows = most_packed_rows(fused, fused.packed_form)
+    fused.max_packed_rows = max_packed_rows(fused, fused.packed_form)
     linear: nn.Linear = fused
     return linear
 
@@ -183,13 +183,9 @@ def _fuse_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
     first = states[0]
     for linear, state in zip(linears, states, strict=True):
         is_known = not state.nested and not getattr(state, "packing_format_for_cpu", False)
-        is_same_kind = (state.blocksize, state.quant_type, state.dtype) == (
-            first.blocksize,
-            first.quant_type,
-            first.dtype,
-        )
+        kind, first_kind = ((each.blocksize, each.quant_type, each.dtype) for each in (state, first))
         ends_a_block = linear.in_features * linear.out_features % state.blocksize == 0
-        if not (is_known and is_same_kind and ends_a_block and state.shape[0] == linear.out_features):
+        if not (is_known and kind == first_kind and ends_a_block and state.shape[0] == linear.out_features):
             return None
     packed = torch.cat([linear.weight.data.view(-1, 1) for linear in linears])
     absmax = torch.cat([state.absmax for state in states])
@@ -229,7 +225,7 @@ def join_gptq(linears: Sequence[Any]) -> nn.Module | None:
     for name in (*PACKED, "bias"):
         parts: list[Any] = [getattr(linear, name) for linear in linears]
         joined.register_buffer(name, None if parts[0] is None else _join(parts))
-    joined.most_packed_rows = most_packed_rows(joined, first.packed_form)
+    joined.max_packed_rows = max_packed_rows(joined, first.packed_form)
     for linear in linears:
         linear.own_class = with_forward(linear.own_class, _library_forward)
     whole: nn.Module = joined

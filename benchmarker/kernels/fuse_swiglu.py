@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from benchmarker.kernels import gemv_dense
 from benchmarker.kernels.gemv_nf4 import is_4bit
 from benchmarker.kernels.linear_dispatch import is_one_query, is_packed_product, rows_forward
-from benchmarker.kernels.packed_weights import ONE_TILE, in_word
+from benchmarker.kernels.packed_weights import ONE_TILE, pack_factor
 from benchmarker.kernels.permute_rows import swiglu_by_lane
-from benchmarker.kernels.quantized_gemm import are_ordered_by_kernel, packed_product, product_of_placed
+from benchmarker.kernels.quantized_gemm import packed_product, product_of_permuted, uses_permute_kernel
 from benchmarker.kernels.rewritten_module import SwigluKernels, with_forward
 from benchmarker.kernels.scaled_linear import ScaledLinear
 
@@ -61,7 +61,7 @@ def _has_gemv(mlp: Any) -> bool:
 
 def _has_packed_prompts(mlp: Any) -> bool:
     linears = (mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj)
-    are_packed = all(getattr(linear, "most_packed_rows", 0) > ONE_TILE for linear in linears)
+    are_packed = all(getattr(linear, "max_packed_rows", 0) > ONE_TILE for linear in linears)
     return are_packed and mlp.down_proj.bias is None
 
 
@@ -69,10 +69,10 @@ def _is_swiglu(mlp: Any, form: Callable[[Any, Tensor], Tensor]) -> bool:
     gate = mlp.gate_proj
     numbers = gate.scales if hasattr(gate, "qweight") else gate.weight
     dtype = numbers.quant_state.dtype if is_4bit(gate) else numbers.dtype
-    return makes_the_same(mlp, form, like=torch.empty(gate.in_features, dtype=dtype, device=numbers.device))
+    return reproduces(mlp, form, like=torch.empty(gate.in_features, dtype=dtype, device=numbers.device))
 
 
-def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Tensor) -> bool:
+def reproduces(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Tensor) -> bool:
     """Return True if `form` reproduces an MLP's outputs for random inputs of the shape, type and device of `like`.
 
     Large inputs are included because some models clip activations.
@@ -102,14 +102,14 @@ def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:
 
 def _is_long(hidden: Tensor, linear: Any) -> bool:
     rows = hidden.shape[0] * hidden.shape[1]
-    return is_packed_product(hidden, linear) and are_ordered_by_kernel(rows, linear, linear.packed_form)
+    return is_packed_product(hidden, linear) and uses_permute_kernel(rows, linear, linear.packed_form)
 
 
 def _by_lane(mlp: Any, hidden: Tensor) -> Tensor:
     whole, down = mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj
     gate_up = packed_product(hidden, whole, whole.packed_form)
-    placed = swiglu_by_lane(gate_up, in_word(down.packed_form))
-    return product_of_placed(placed, down, down.packed_form).view(*hidden.shape[:-1], -1)
+    permuted = swiglu_by_lane(gate_up, pack_factor(down.packed_form))
+    return product_of_permuted(permuted, down, down.packed_form).view(*hidden.shape[:-1], -1)
 
 
 def by_operators(mlp: Any, hidden: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
 from benchmarker.kernels.decode_attention import is_tile
-from benchmarker.kernels.fuse_swiglu import by_operators, makes_the_same
+from benchmarker.kernels.fuse_swiglu import by_operators, reproduces
 from benchmarker.kernels.fused_decode_attention import Heads, Rotation, fused_decode_attention
 from benchmarker.kernels.gemv_fusion import GemvFusion
 from benchmarker.kernels.gemv_gptq import Matrix
@@ -44,7 +44,7 @@ CUTS = ("sliding_window", "attn_logit_softcapping")
 """Attention features that the short trial run cannot detect. A layer that uses one keeps the library's code."""
 CLOSE = 0.02  # Largest relative difference of the layer's update (output minus input) that passes, in 16 bits.
 ROUNDING = 0.002  # Difference relative to the input that also passes, for layers with a small update.
-TRIED_POSITION = 5  # Position of the trial token; the cache before it holds random numbers.
+TRIAL_POSITION = 5  # Position of the trial token; the cache before it holds random numbers.
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class FusedDecodeLayer:
 
     def __call__(self, hidden: Tensor, cache: LayerCache, rotation: Rotation, lengths: Tensor) -> Tensor:
         """Return the layer's output for one token, [hidden], and append its key and value to the cache."""
-        product = self.joint(hidden, ends=self.before_attention)
+        product = self.joint(hidden, fusion=self.before_attention)
         attended = fused_decode_attention(product, self.heads, rotation, cache.key, cache.value, lengths)
-        hidden = self.output(attended, ends=GemvFusion(residual=hidden))
-        return self.down(self.gate_up(hidden, ends=self.before_mlp), ends=GemvFusion(residual=hidden))
+        hidden = self.output(attended, fusion=GemvFusion(residual=hidden))
+        return self.down(self.gate_up(hidden, fusion=self.before_mlp), fusion=GemvFusion(residual=hidden))
 
 
 def fused_decode_layer(layer: Any, key_heads: int, *, quantized: bool = True) -> FusedDecodeLayer | None:
@@ -98,7 +98,7 @@ def fused_decode_layer(layer: Any, key_heads: int, *, quantized: bool = True) ->
     if len({(vector.dtype, vector.device) for vector in vectors}) > 1 or not all(map(is_rms_norm, norms)):
         return None
     heads = _heads(attention, key_heads)
-    if heads is None or not makes_the_same(mlp, by_operators, like=layer.post_attention_layernorm.weight):
+    if heads is None or not reproduces(mlp, by_operators, like=layer.post_attention_layernorm.weight):
         return None
     return FusedDecodeLayer(
         joint, heads, output, gate_up, down,
@@ -171,14 +171,14 @@ def norm_fusion(norm: Any, *, swiglu: bool = False, bias: Tensor | None = None) 
     return GemvFusion(gain=gain, epsilon=float(norm.variance_epsilon), residual=bias, swiglu=swiglu)
 
 
-class _TriedCache:
+class _TrialCache:
     def __init__(self, key: Tensor, value: Tensor) -> None:
         self.past = key, value
         self.new: tuple[Tensor, Tensor] | None = None
 
     def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.new = key, value
-        past_key, past_value = (past[:, :TRIED_POSITION].transpose(1, 2) for past in self.past)
+        past_key, past_value = (past[:, :TRIAL_POSITION].transpose(1, 2) for past in self.past)
         return torch.cat((past_key, key), 2), torch.cat((past_value, value), 2)
 
 
@@ -192,18 +192,18 @@ def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: 
         return torch.randn(*shape, generator=generator).to(device, dtype)
 
     hidden = random(1, 1, len(layer.input_layernorm.weight))
-    cache = LayerCache(*(random(1, 2 * TRIED_POSITION, key_heads, head_dim) for _ in range(2)))
-    tried = _TriedCache(cache.key.clone(), cache.value.clone())
+    cache = LayerCache(*(random(1, 2 * TRIAL_POSITION, key_heads, head_dim) for _ in range(2)))
+    tried = _TrialCache(cache.key.clone(), cache.value.clone())
     # Written before the layer runs: the fused kernels read the lengths before the previous kernel ends.
-    lengths = torch.full((1,), TRIED_POSITION + 1, dtype=torch.int32, device=device)
-    angles = tuple(part[TRIED_POSITION].to(dtype).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
+    lengths = torch.full((1,), TRIAL_POSITION + 1, dtype=torch.int32, device=device)
+    angles = tuple(part[TRIAL_POSITION].to(dtype).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
     with torch.no_grad():
         expected = layer(hidden, position_embeddings=angles, attention_mask=None, past_key_values=tried)
         expected = expected if isinstance(expected, Tensor) else expected[0]
         made = form(hidden.flatten(), cache, rotation, lengths)
     if tried.new is None:
         return False
-    stored = [part[0, TRIED_POSITION] for part in (cache.key, cache.value)]
+    stored = [part[0, TRIAL_POSITION] for part in (cache.key, cache.value)]
     return _is_near(made, expected.flatten(), hidden.flatten()) and all(
         _is_near(new, old[0, :, 0], torch.zeros_like(new)) for new, old in zip(stored, tried.new, strict=True)
     )
@@ -216,8 +216,8 @@ def _is_near(made: Tensor, expected: Tensor, before: Tensor) -> bool:
 
 
 class Product(Protocol):
-    def __call__(self, hidden: Tensor, *, ends: GemvFusion) -> Tensor:
-        """Return the concatenated outputs of all linears for a vector, [in], with the fused operations `ends`."""
+    def __call__(self, hidden: Tensor, *, fusion: GemvFusion) -> Tensor:
+        """Return the concatenated outputs of all linears for a vector, [in], with the `fusion`."""
 
 
 GPTQ_STEP = 32  # If several matrices share a GEMV, all but the last must have a multiple of 32 outputs.
@@ -240,7 +240,7 @@ def product_of(linears: Sequence[Any], *, biased: bool = False, quantized: bool 
         return None
     if kernels == {"gemv_nf4"}:
         state = linear.weight.quant_state
-        return partial(gemv_nf4.launch, packed=linear.weight, scales=state.absmax, numbers=state.code)
+        return partial(gemv_nf4.launch, packed=linear.weight, scales=state.absmax, codebook=state.code)
     weights, scales = gemv_dense.as_rows(linear)
     is_quantized = quantized and kernels == {"gemv_scaled"}
     return partial(gemv_dense.launch, weights=weights, scales=scales, quantized=is_quantized)
@@ -263,8 +263,8 @@ def _matrices(linears: Sequence[Any]) -> list[Matrix]:
     return [Matrix(linear.qweight, linear.qzeros if are_zeros_read else None, linear.scales) for linear in linears]
 
 
-def _gptq_product(hidden: Tensor, *, ends: GemvFusion, matrices: Sequence[Matrix], gate_up: Sequence[Matrix]) -> Tensor:
-    return gemv_gptq.launch(hidden, gate_up if ends.swiglu else matrices, ends)
+def _gptq_product(hidden: Tensor, *, fusion: GemvFusion, matrices: list[Matrix], gate_up: list[Matrix]) -> Tensor:
+    return gemv_gptq.launch(hidden, gate_up if fusion.swiglu else matrices, fusion)
 
 
 def _whole(linears: Sequence[Any]) -> Any | None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import (
-    TRIED_POSITION,
+    TRIAL_POSITION,
     FusedDecodeLayer,
     LayerCache,
     Product,
@@ -27,7 +27,7 @@ from benchmarker.kernels.fused_decode_layer import (
 )
 from benchmarker.kernels.gemv_fusion import GemvFusion
 from benchmarker.kernels.greedy_token import greedy_token
-from benchmarker.kernels.launch_support import can_start_early
+from benchmarker.kernels.launch_support import supports_pdl
 from benchmarker.kernels.scaled_linear import unquantized_activations
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CLOSE = 0.1
 unknown factor in the model causes more."""
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angles depend only on the position."""
-TRIED_TOKEN = 100  # Id of the token in the trial run.
+TRIAL_TOKEN = 100  # Id of the token in the trial run.
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FusedDecodeStep:
         hidden = self.embedding(token).flatten()
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, cache, rotation, lengths)
-        logits = self.head(hidden, ends=self.head_fusion)
+        logits = self.head(hidden, fusion=self.head_fusion)
         return greedy_token(logits), logits.view(1, 1, -1)
 
     def rotation(self, positions: int) -> Rotation:
@@ -76,7 +76,7 @@ def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep
     Each fused layer and the fused step are compared with one run of the model. The model is not changed.
     """
     base: Any = model.base_model
-    if not can_start_early(model.device) or not _has_known_ends(base):
+    if not supports_pdl(model.device) or not _has_known_ends(base):
         return None
     with unquantized_activations(model):
         step = _step(model, key_heads, quantized=False)
@@ -97,7 +97,7 @@ def _step(model: PreTrainedModel, key_heads: int, *, quantized: bool = True) -> 
 def _computes(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
     """Return True if each fused layer and the step reproduce the model's."""
     base: Any = model.base_model
-    rotation = step.rotation(2 * TRIED_POSITION)
+    rotation = step.rotation(2 * TRIAL_POSITION)
     if rotation.cosines.shape[1] != step.layers[0].heads.head_dim:
         # Partial rotary embedding is not supported.
         return False
@@ -131,7 +131,7 @@ def _layers(base: Any, key_heads: int, *, quantized: bool) -> tuple[FusedDecodeL
 def _is_the_models(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
     """Return True if the step reproduces the model's logits, and no soft cap follows the output layer."""
     embedding, head_dim = step.embedding.weight, step.layers[0].heads.head_dim
-    token = torch.full((1, 1), TRIED_TOKEN % len(embedding), dtype=torch.int64, device=embedding.device)
+    token = torch.full((1, 1), TRIAL_TOKEN % len(embedding), dtype=torch.int64, device=embedding.device)
     cache = LayerCache(*(embedding.new_zeros(1, 1, key_heads, head_dim) for _ in range(2)))
     lengths = torch.ones(1, dtype=torch.int32, device=embedding.device)
     outputs: list[Tensor] = []

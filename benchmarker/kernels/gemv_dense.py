@@ -14,22 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, store_outputs
-from benchmarker.kernels.launch_support import can_start_early, tl, triton
-from benchmarker.kernels.scaled_linear import FP8_MOST, INT8_MOST, ScaledLinear
+from benchmarker.kernels.launch_support import supports_pdl, tl, triton
+from benchmarker.kernels.scaled_linear import FP8_MAX, INT8_MAX, ScaledLinear
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-HELD_BYTES = 20 << 10  # Bytes of each row that are read before the wait.
+PREFETCH_BYTES = 20 << 10  # Bytes of each row that are read before the wait.
 
-IN_A_LOAD = 16  # int8 numbers in the longest load instruction; the length of a row is a multiple.
+LOAD_SIZE = 16  # int8 numbers in the longest load instruction; the length of a row is a multiple.
 
 
 def why_not(linear: Any) -> str | None:
     """Return why this kernel is not used for a linear; None if it is used."""
     weight: Any = linear.weight
-    if linear.in_features % IN_A_LOAD:
+    if linear.in_features % LOAD_SIZE:
         return "inputs that are no multiple of 16"
-    if not can_start_early(weight.device):
+    if not supports_pdl(weight.device):
         return "needs NVIDIA's Hopper or newer, and a Triton that is not 3.4"
     is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and weight.is_contiguous()
     if is_plain or is_int8_by_row(linear):
@@ -57,36 +57,37 @@ def as_rows(linear: Any) -> tuple[Tensor, Tensor | None]:
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileConfig:
     rows: int  # Outputs per program and matrix.
     chunk: int  # Weights of a row per step.
     warps: int
-    held: int  # Steps whose weights are read before the kernel waits for the vector.
+    prefetch: int  # Steps whose weights are read before the kernel waits for the vector.
 
 
-def tile_for(inputs: int, element_bytes: int, ends: GemvFusion) -> Tile:
+def tile_config_for(inputs: int, element_bytes: int, fusion: GemvFusion) -> TileConfig:
     """Return the tile for rows of `inputs` numbers. Small tiles run concurrently: 40 KB took 20 % longer (H100)."""
-    rows = 2 if element_bytes == 1 and not ends.swiglu else 1
+    rows = 2 if element_bytes == 1 and not fusion.swiglu else 1
     chunk, warps = (512, 2) if inputs <= 4096 else (1024, 4)
-    return Tile(rows, chunk, warps, HELD_BYTES // (chunk * element_bytes))
+    return TileConfig(rows, chunk, warps, PREFETCH_BYTES // (chunk * element_bytes))
 
 
 def _name(specialization: Any) -> str:
-    return "gemv_scaled_kernel" if specialization.constants["scaled"] else "gemv_dense_kernel"
+    return "gemv_scaled_kernel" if specialization.constants["has_scales"] else "gemv_dense_kernel"
 
 
 @triton.jit(repr=_name)  # type: ignore[untyped-decorator]
 def gemv_dense_kernel(  # type: ignore[no-untyped-def]
     hidden, weights, scales, gain, residual, output,
     outputs, epsilon,
-    inputs: tl.constexpr, chunk: tl.constexpr, rows: tl.constexpr, held: tl.constexpr, scaled: tl.constexpr,
-    matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr, most: tl.constexpr, early: tl.constexpr,
+    inputs: tl.constexpr, chunk: tl.constexpr, rows: tl.constexpr, prefetch: tl.constexpr, has_scales: tl.constexpr,
+    matrices: tl.constexpr, has_norm: tl.constexpr, has_residual: tl.constexpr, max_code: tl.constexpr,
+    pdl: tl.constexpr,
 ):  # fmt: skip
     """Shapes: hidden, gain [inputs]; weights [matrices * outputs, inputs]; scales [matrices * outputs].
 
-    most: Largest code of the quantized vector; 0 if the vector is not quantized.
+    max_code: Largest code of the quantized vector; 0 if the vector is not quantized.
     """
-    if early:
+    if pdl:
         tl.extra.cuda.gdc_launch_dependents()
     first = tl.program_id(0) * rows
     lane = tl.arange(0, matrices * rows)
@@ -95,45 +96,45 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
     start = weights + row.to(tl.int64)[None, :, None] * inputs
     steps: tl.constexpr = (inputs + chunk - 1) // chunk
     parts = ()
-    for step in tl.static_range(held):
+    for step in tl.static_range(prefetch):
         part = _weights(start, inside, step, inputs, chunk)
         parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
-    if early:
+    if pdl:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([chunk // 8, matrices * rows, 8], tl.float32)
     squares = tl.zeros([chunk // 8, 8], tl.float32)
     codes = ()
-    if most:
+    if max_code:
         largest = tl.zeros([chunk // 8, 8], tl.float32)
         for step in tl.static_range(steps):
             value = _vector(hidden, step, inputs, chunk)
-            if normed:
+            if has_norm:
                 squares += value * value
                 value *= _vector(gain, step, inputs, chunk)
             largest = tl.maximum(largest, tl.abs(value))
             codes = codes + (value,)  # type: ignore[assignment]  # noqa: RUF005
         highest = tl.max(tl.max(largest, 1), 0)
-        unit = tl.where(highest > 0, highest, 1.0) / most
+        unit = tl.where(highest > 0, highest, 1.0) / max_code
     for step in tl.static_range(steps):
-        if step + held < steps:
-            part = _weights(start, inside, step + held, inputs, chunk)
+        if step + prefetch < steps:
+            part = _weights(start, inside, step + prefetch, inputs, chunk)
             parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
-        if most:
+        if max_code:
             value = _code(codes[step] / unit, weights.dtype.element_ty)
         else:
             value = _vector(hidden, step, inputs, chunk)
-            if normed:
+            if has_norm:
                 squares += value * value
                 value *= _vector(gain, step, inputs, chunk)
         total += parts[step].to(tl.float32) * value[:, None, :]
     result = tl.sum(tl.sum(total, 2), 0)
-    if most:
+    if max_code:
         result *= unit
-    if scaled:
+    if has_scales:
         result *= tl.load(scales + row, mask=inside, other=0.0).to(tl.float32)
     store_outputs(
         result, tl.sum(tl.sum(squares, 1), 0), epsilon, residual, output, first, outputs, inputs,
-        rows, matrices, normed, added,
+        rows, matrices, has_norm, has_residual,
     )  # fmt: skip
 
 
@@ -170,8 +171,8 @@ def _weights(  # type: ignore[no-untyped-def]
 
 
 def launch(
-    hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: GemvFusion = NO_FUSION, *,
-    tile: Tile | None = None, quantized: bool = False,
+    hidden: Tensor, weights: Tensor, scales: Tensor | None, fusion: GemvFusion = NO_FUSION, *,
+    tile: TileConfig | None = None, quantized: bool = False,
 ) -> Tensor:  # fmt: skip
     """Run one kernel for the GEMV and its fused operations; return [out], or [out / 2] for SwiGLU, summed in 32 bits.
 
@@ -181,21 +182,22 @@ def launch(
         scales: Scale of each row, with `out` elements; else None.
         quantized: Quantize the vector to the type of the weights, int8 or FP8.
     """
-    matrices = 2 if ends.swiglu else 1
+    matrices = 2 if fusion.swiglu else 1
     outputs, inputs = len(weights) // matrices, weights.shape[1]
-    tile = tile or tile_for(inputs, weights.element_size(), ends)
+    tile = tile or tile_config_for(inputs, weights.element_size(), fusion)
     output = hidden.new_empty(outputs)
-    most = int(INT8_MOST if weights.dtype == torch.int8 else FP8_MOST) if quantized else 0
-    early = can_start_early(hidden.device)
+    max_code = int(INT8_MAX if weights.dtype == torch.int8 else FP8_MAX) if quantized else 0
+    pdl = supports_pdl(hidden.device)
     with torch.cuda.device_of(output):
         gemv_dense_kernel[(triton.cdiv(outputs, tile.rows),)](
             hidden.contiguous(), weights, output if scales is None else scales,
-            output if ends.gain is None else ends.gain, output if ends.residual is None else ends.residual, output,
-            outputs, ends.epsilon,
-            inputs=inputs, chunk=tile.chunk, rows=tile.rows, held=min(tile.held, triton.cdiv(inputs, tile.chunk)),
-            scaled=scales is not None, matrices=matrices, normed=ends.gain is not None,
-            added=ends.residual is not None, most=most, early=early, num_warps=tile.warps,
-            **({"launch_pdl": True} if early else {}),
+            output if fusion.gain is None else fusion.gain,
+            output if fusion.residual is None else fusion.residual, output,
+            outputs, fusion.epsilon, inputs=inputs, chunk=tile.chunk, rows=tile.rows,
+            prefetch=min(tile.prefetch, triton.cdiv(inputs, tile.chunk)),
+            has_scales=scales is not None, matrices=matrices, has_norm=fusion.gain is not None,
+            has_residual=fusion.residual is not None, max_code=max_code, pdl=pdl, num_warps=tile.warps,
+            **({"launch_pdl": True} if pdl else {}),
         )  # fmt: skip
     return output
 

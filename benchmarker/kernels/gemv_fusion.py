@@ -15,7 +15,7 @@ from benchmarker.kernels.launch_support import tl, triton
 class GemvFusion:
     gain: Tensor | None = None  # Weight of the RMS norm of the vector, [in], or None.
     epsilon: float = 0.0  # Number that the RMS norm adds to the mean square.
-    residual: Tensor | None = None  # Vector that is added to the product, [out], or None.
+    residual: Tensor | None = None  # Vector that is has_residual to the product, [out], or None.
     swiglu: bool = False  # True if the weights are gate and up, combined as silu(gate) * up.
 
 
@@ -28,22 +28,22 @@ def norm_factor(squares, epsilon, inputs):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def gated(gate, up):  # type: ignore[no-untyped-def]
+def silu_and_mul(gate, up):  # type: ignore[no-untyped-def]
     return gate * tl.sigmoid(gate) * up
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def store_outputs(  # type: ignore[no-untyped-def]
     result, squares, epsilon, residual, output, first, outputs, inputs,
-    each: tl.constexpr, matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr,
+    each: tl.constexpr, matrices: tl.constexpr, has_norm: tl.constexpr, has_residual: tl.constexpr,
 ):  # fmt: skip
     """Apply norm factor, SwiGLU (two matrices) and residual to result, [matrices * each]; store it from `first` on."""
-    if normed:
+    if has_norm:
         result *= norm_factor(squares, epsilon, inputs)
     if matrices == 2:
         gate, up = tl.split(tl.permute(tl.reshape(result, [2, each]), [1, 0]))
-        result = gated(gate, up)
+        result = silu_and_mul(gate, up)
     place = first + tl.arange(0, each)
-    if added:
+    if has_residual:
         result += tl.load(residual + place, mask=place < outputs, other=0.0).to(tl.float32)
     tl.store(output + place, result.to(output.dtype.element_ty), mask=place < outputs)

@@ -18,7 +18,7 @@ from benchmarker.kernels.launch_support import is_aligned
 
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-IN_A_WORD = 8
+PACK_FACTOR = 8
 ALL_EIGHT = -0x77777778  # Word of eight zero points of 8, as int32.
 TENSOR_TILE_OUTPUTS = 16  # Outputs per tile and matrix in `gemv_gptq.cu`.
 LARGEST_GROUP = 512
@@ -35,10 +35,10 @@ def why_not(linear: Any) -> str | None:
 
 def layout_reason(linear: Any) -> str | None:
     """Return the unsupported property of the linear's packing by gptqmodel; None if it is supported."""
-    if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % IN_A_WORD:
+    if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % PACK_FACTOR:
         return "zeros in an older format, an adapter, or outputs that are no multiple of 8"
     group = linear.in_features // len(linear.scales)
-    if group % IN_A_WORD or group & (group - 1) or group > LARGEST_GROUP:
+    if group % PACK_FACTOR or group & (group - 1) or group > LARGEST_GROUP:
         return "groups of a size that is no power of two from 8 to 512"
     if not hasattr(linear, "g_idx") or bool(
         (linear.g_idx == linear.g_idx.new_tensor(range(len(linear.g_idx))) // group).all()
@@ -61,7 +61,7 @@ class Matrix:
         return self.words.stride(0)
 
 
-def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion = NO_FUSION) -> Tensor:
+def launch(hidden: Tensor, matrices: Sequence[Matrix], fusion: GemvFusion = NO_FUSION) -> Tensor:
     """Run one kernel for the GEMV and its fused operations; return the outputs, summed in 32 bits.
 
     Args:
@@ -69,39 +69,40 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion = NO_FUS
         matrices: One matrix; gate and up of equal pitch for SwiGLU; or three matrices with concatenated outputs, of
             which all but the last have a multiple of 32 outputs.
     """
-    assert ends.swiglu or all(matrix.words.is_contiguous() for matrix in matrices)
-    if takes_tensor_cores(hidden, matrices, ends):
-        return on_tensor_cores(hidden, matrices, ends)
-    return gemv_gptq_triton.launch(hidden, matrices, ends)
+    assert fusion.swiglu or all(matrix.words.is_contiguous() for matrix in matrices)
+    if supports_tensor_cores(hidden, matrices, fusion):
+        return on_tensor_cores(hidden, matrices, fusion)
+    return gemv_gptq_triton.launch(hidden, matrices, fusion)
 
 
-def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion) -> bool:
+def supports_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], fusion: GemvFusion) -> bool:
     sizes = [size for matrix in matrices for size in (len(matrix.scales[0]), matrix.pitch)]
     return (
         gemv_tensor_core.why_not(hidden.device, hidden.dtype, len(hidden), sizes) is None
-        and gemv_tensor_core.takes_vectors(hidden, ends.gain, ends.residual)
+        and gemv_tensor_core.supports_vectors(hidden, fusion.gain, fusion.residual)
         and len({matrix.zeros is None for matrix in matrices}) == 1
         and all(
             len(matrix.scales) * gemv_tensor_core.CHUNK == len(hidden)
             and matrix.scales.dtype == hidden.dtype
             and is_aligned(matrix.words)
-            and (matrix.zeros is None or IN_A_WORD * matrix.zeros.stride(0) == matrix.pitch)
+            and (matrix.zeros is None or PACK_FACTOR * matrix.zeros.stride(0) == matrix.pitch)
             for matrix in matrices
         )
     )
 
 
 def on_tensor_cores(
-    hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion, *, tile: gemv_tensor_core.Tile | None = None
+    hidden: Tensor, matrices: Sequence[Matrix], fusion: GemvFusion, *, tile: gemv_tensor_core.TileConfig | None = None
 ) -> Tensor:
     three = [*matrices, matrices[-1], matrices[-1]][:3]
-    counts, units = [len(matrix.scales[0]) for matrix in matrices], len(hidden) // gemv_tensor_core.CHUNK
-    outputs = counts[0] if ends.swiglu else sum(counts)
-    tile = tile or gemv_tensor_core.tile_for(units, most_held=1 if ends.swiglu else gemv_tensor_core.MOST_HELD)
+    counts, k_steps = [len(matrix.scales[0]) for matrix in matrices], len(hidden) // gemv_tensor_core.CHUNK
+    outputs = counts[0] if fusion.swiglu else sum(counts)
+    max_prefetch = 1 if fusion.swiglu else gemv_tensor_core.MAX_PREFETCH
+    tile = tile or gemv_tensor_core.tile_config_for(k_steps, max_prefetch=max_prefetch)
     return gemv_tensor_core.launch(
         "gemv_gptq", hidden, [tensor for matrix in three for tensor in (matrix.words, matrix.zeros, matrix.scales)],
-        [*(matrix.pitch for matrix in three), outputs], ends, tile=tile, outputs=outputs,
-        tile_outputs=TENSOR_TILE_OUTPUTS, units=units, zeroed=matrices[0].zeros is not None,
+        [*(matrix.pitch for matrix in three), outputs], fusion, tile=tile, outputs=outputs,
+        tile_outputs=TENSOR_TILE_OUTPUTS, k_steps=k_steps, has_zeros=matrices[0].zeros is not None,
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, gated, norm_factor
-from benchmarker.kernels.launch_support import can_start_early, is_aligned, tl, triton
+from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, norm_factor, silu_and_mul
+from benchmarker.kernels.launch_support import is_aligned, supports_pdl, tl, triton
 
 if TYPE_CHECKING:
     from benchmarker.kernels.gemv_gptq import Matrix
@@ -29,30 +29,30 @@ UNITS = tl.constexpr(2.0**53)  # Factor on the product: 2**96 * 2**53 * 2**-149 
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileConfig:
     columns: int  # Outputs per half of a tile; the halves are neighbours, or gate and up for SwiGLU.
     warps: int
-    held: int  # Steps whose weights are read before the kernel waits for the vector.
+    prefetch: int  # Steps whose weights are read before the kernel waits for the vector.
 
 
-def tile_for(groups: int, ends: GemvFusion) -> Tile:
+def tile_config_for(groups: int, fusion: GemvFusion) -> TileConfig:
     warps = 4 if groups <= 24 else 8
-    return Tile(16, 4, 3) if ends.swiglu else Tile(8, warps, 5)
+    return TileConfig(16, 4, 3) if fusion.swiglu else TileConfig(8, warps, 5)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
     hidden, words, zeros, scales, words1, zeros1, scales1, words2, zeros2, scales2, gain, residual, output,
     outputs, outputs1, outputs2, pitch, groups, epsilon,
-    in_group: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, steps: tl.constexpr,
-    held: tl.constexpr, several: tl.constexpr, swiglu: tl.constexpr, zeroed: tl.constexpr, normed: tl.constexpr,
-    added: tl.constexpr, by_ptx: tl.constexpr, early: tl.constexpr,
+    group_words: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, steps: tl.constexpr,
+    prefetch: tl.constexpr, several: tl.constexpr, swiglu: tl.constexpr, has_zeros: tl.constexpr,
+    has_norm: tl.constexpr, has_residual: tl.constexpr, by_ptx: tl.constexpr, pdl: tl.constexpr,
 ):  # fmt: skip
-    """Shapes: hidden, gain [groups * in_group * 8]; words [groups * in_group, outputs]; zeros [groups, outputs / 8];
+    """Shapes: hidden, gain [inputs]; words [groups * group_words, outputs]; zeros [groups, outputs / 8];
     scales [groups, outputs]; residual, output [outputs of all]. With `several`, the outputs of three matrices are
     concatenated. With `swiglu`, both matrices have equal size and may be columns of a matrix of `pitch` outputs. A step
     takes `at_once` groups, `rows` words of each at a time."""
-    if early:
+    if pdl:
         tl.extra.cuda.gdc_launch_dependents()
     halves: tl.constexpr = 1 if swiglu else 2
     first = tl.program_id(0) * (halves * columns)
@@ -69,62 +69,68 @@ def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
         words1, zeros1, scales1 = words, zeros, scales
     second = column + (halves - 1) * columns
     weights = ()
-    for step in tl.static_range(held):
-        one = _weights(words, zeros, scales, step, column, outputs, pitch, groups, in_group, at_once, rows, zeroed)
-        two = _weights(words1, zeros1, scales1, step, second, outputs, pitch, groups, in_group, at_once, rows, zeroed)
+    for step in tl.static_range(prefetch):
+        one = _weights(
+            words, zeros, scales, step, column, outputs, pitch, groups, group_words, at_once, rows, has_zeros
+        )
+        two = _weights(
+            words1, zeros1, scales1, step, second, outputs, pitch, groups, group_words, at_once, rows, has_zeros
+        )
         weights = weights + ((one, two),)  # type: ignore[assignment]  # noqa: RUF005
-    if early:
+    if pdl:
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([at_once, rows, columns], tl.float32)
     total1 = tl.zeros([at_once, rows, columns], tl.float32)
     squares = tl.zeros([at_once, rows], tl.float32)
     for step in tl.static_range(steps):
-        if step + held < steps:
+        if step + prefetch < steps:
             one = _weights(
-                words, zeros, scales, step + held, column, outputs, pitch, groups, in_group, at_once, rows, zeroed
-            )
+                words, zeros, scales, step + prefetch, column, outputs, pitch,
+                groups, group_words, at_once, rows, has_zeros,
+            )  # fmt: skip
             two = _weights(
-                words1, zeros1, scales1, step + held, second, outputs, pitch, groups, in_group, at_once, rows, zeroed
-            )
+                words1, zeros1, scales1, step + prefetch, second, outputs, pitch,
+                groups, group_words, at_once, rows, has_zeros,
+            )  # fmt: skip
             weights = weights + ((one, two),)  # type: ignore[assignment]  # noqa: RUF005
         one, two = weights[step]
         dot, dot1, sum_of_hidden, squares = _products(
-            one[0], two[0], hidden, gain, squares, step, groups, in_group, columns, at_once, rows, normed, by_ptx
+            one[0], two[0], hidden, gain, squares, step, groups, group_words, columns, at_once, rows, has_norm, by_ptx
         )
-        total += one[1].to(tl.float32) * (dot - _zero(one[2], column, zeroed) * sum_of_hidden)
-        total1 += two[1].to(tl.float32) * (dot1 - _zero(two[2], second, zeroed) * sum_of_hidden)
+        total += one[1].to(tl.float32) * (dot - _zero(one[2], column, has_zeros) * sum_of_hidden)
+        total1 += two[1].to(tl.float32) * (dot1 - _zero(two[2], second, has_zeros) * sum_of_hidden)
     result = tl.sum(tl.reshape(tl.join(total, total1), [at_once * rows, columns, 2]), 0) * UNITS
-    if normed:
-        result *= norm_factor(tl.sum(tl.reshape(squares, [at_once * rows]), 0), epsilon, groups * in_group * 8)
+    if has_norm:
+        result *= norm_factor(tl.sum(tl.reshape(squares, [at_once * rows]), 0), epsilon, groups * group_words * 8)
     if swiglu:
         gate, up = tl.split(result)
-        tl.store(output + column, gated(gate, up).to(output.dtype.element_ty), mask=column < outputs)
+        tl.store(output + column, silu_and_mul(gate, up).to(output.dtype.element_ty), mask=column < outputs)
     else:
         place = tl.arange(0, columns)[:, None] + columns * tl.arange(0, 2)[None, :]
         inside = first + place < outputs
-        if added:
+        if has_residual:
             result += tl.load(residual + start + place, mask=inside, other=0.0).to(tl.float32)
         tl.store(output + start + place, result.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _products(  # type: ignore[no-untyped-def]
-    words, words1, hidden, gain, squares, step: tl.constexpr, groups, in_group: tl.constexpr, columns: tl.constexpr,
-    at_once: tl.constexpr, rows: tl.constexpr, normed: tl.constexpr, by_ptx: tl.constexpr,
+    words, words1, hidden, gain, squares, step: tl.constexpr, groups, group_words: tl.constexpr, columns: tl.constexpr,
+    at_once: tl.constexpr, rows: tl.constexpr, has_norm: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
     """Return (dot products of both halves * UNIT, sums of the vector * UNIT, squares of the vector)."""
     dot = tl.zeros([at_once, rows, columns], tl.float32)
     dot1 = tl.zeros([at_once, rows, columns], tl.float32)
     sum_of_hidden = tl.zeros([at_once, rows], tl.float32)
-    for part in tl.static_range(in_group // rows):
+    for part in tl.static_range(group_words // rows):
         group, word = _place(step, part, at_once, rows)
-        row = group * in_group + word
-        values = read_eight(hidden, row * 8, row < groups * in_group, by_ptx)
-        if normed:
-            gains = read_eight(gain, row * 8, row < groups * in_group, by_ptx)
+        row = group * group_words + word
+        values = read_eight(hidden, row * 8, row < groups * group_words, by_ptx)
+        if has_norm:
+            gains = read_eight(gain, row * 8, row < groups * group_words, by_ptx)
         for nibble in tl.static_range(8):
             value = values[nibble]
-            if normed:
+            if has_norm:
                 squares += value * value
                 value *= gains[nibble]
             sum_of_hidden += value
@@ -146,14 +152,14 @@ def _place(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _weights(  # type: ignore[no-untyped-def]
     words, zeros, scales, step: tl.constexpr, column, outputs, pitch, groups,
-    in_group: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, zeroed: tl.constexpr,
+    group_words: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, has_zeros: tl.constexpr,
 ):  # fmt: skip
     """Return the packed words of `at_once` groups, one tensor [at_once, rows, columns] per part of a group, and the
-    groups' scales and zero points, [at_once, 1, columns]; the zero points are 0 if not `zeroed`."""
+    groups' scales and zero points, [at_once, 1, columns]; the zero points are 0 if not `has_zeros`."""
     parts = ()
-    for part in tl.static_range(in_group // rows):
+    for part in tl.static_range(group_words // rows):
         group, word = _place(step, part, at_once, rows)
-        row = group * in_group + word
+        row = group * group_words + word
         place = row[:, :, None] * pitch + column[None, None, :]
         is_inside = (group < groups)[:, :, None] & (column < outputs)[None, None, :]
         parts = parts + (tl.load(words + place, mask=is_inside, other=0),)  # type: ignore[assignment]  # noqa: RUF005
@@ -161,7 +167,7 @@ def _weights(  # type: ignore[no-untyped-def]
     is_inside = (group < groups) & (column < outputs)[None, None, :]
     scale = tl.load(scales + group * pitch + column[None, None, :], mask=is_inside, other=0.0)
     zero = 0
-    if zeroed:
+    if has_zeros:
         place = group * (pitch // 8) + column[None, None, :] // 8
         zero = tl.load(zeros + place, mask=is_inside, other=0)
     return parts, scale, zero
@@ -179,34 +185,35 @@ def _number(words, nibble: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _zero(zero, column, zeroed: tl.constexpr):  # type: ignore[no-untyped-def]
-    number = (zero >> (column % 8 * 4)[None, None, :]) & 15 if zeroed else tl.full([1, 1, 1], 8, tl.int32)
+def _zero(zero, column, has_zeros: tl.constexpr):  # type: ignore[no-untyped-def]
+    number = (zero >> (column % 8 * 4)[None, None, :]) & 15 if has_zeros else tl.full([1, 1, 1], 8, tl.int32)
     return number.to(tl.float32, bitcast=True)
 
 
 def launch(
-    hidden: Tensor, matrices: Sequence["Matrix"], ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
+    hidden: Tensor, matrices: Sequence["Matrix"], fusion: GemvFusion = NO_FUSION, *, tile: TileConfig | None = None
 ) -> Tensor:
     """Run the Triton kernel. Arguments and result as in `gemv_gptq.launch`."""
     first, second, third = [*matrices, matrices[-1], matrices[-1]][:3]
-    (groups, outputs), in_group = first.scales.shape, len(first.words) // len(first.scales)
-    count = outputs if ends.swiglu else sum(matrix.words.shape[1] for matrix in matrices)
-    tile = tile or tile_for(groups, ends)
-    rows = min(in_group, 128 // tile.columns)
+    (groups, outputs), group_words = first.scales.shape, len(first.words) // len(first.scales)
+    count = outputs if fusion.swiglu else sum(matrix.words.shape[1] for matrix in matrices)
+    tile = tile or tile_config_for(groups, fusion)
+    rows = min(group_words, 128 // tile.columns)
     at_once = tile.warps * 128 // (tile.columns * rows)
     steps = triton.cdiv(groups, at_once)
     output = hidden.new_empty(count)
-    early = can_start_early(hidden.device)
+    pdl = supports_pdl(hidden.device)
     with torch.cuda.device_of(output):
-        gemv_gptq_kernel[(triton.cdiv(count, (1 if ends.swiglu else 2) * tile.columns),)](
+        gemv_gptq_kernel[(triton.cdiv(count, (1 if fusion.swiglu else 2) * tile.columns),)](
             hidden.contiguous(), *_arguments(first), *_arguments(second), *_arguments(third),
-            output if ends.gain is None else ends.gain, output if ends.residual is None else ends.residual, output,
-            outputs, second.words.shape[1], third.words.shape[1], first.pitch, groups, ends.epsilon,
-            in_group=in_group, columns=tile.columns, at_once=at_once, rows=rows, steps=steps,
-            held=min(tile.held, steps), several=len(matrices) == 3, swiglu=ends.swiglu,
-            zeroed=first.zeros is not None, normed=ends.gain is not None, added=ends.residual is not None,
-            by_ptx=early and can_read_by_ptx(hidden, ends.gain), early=early, num_warps=tile.warps,
-            **({"launch_pdl": True} if early else {}),
+            output if fusion.gain is None else fusion.gain,
+            output if fusion.residual is None else fusion.residual, output,
+            outputs, second.words.shape[1], third.words.shape[1], first.pitch, groups, fusion.epsilon,
+            group_words=group_words, columns=tile.columns, at_once=at_once, rows=rows, steps=steps,
+            prefetch=min(tile.prefetch, steps), several=len(matrices) == 3, swiglu=fusion.swiglu,
+            has_zeros=first.zeros is not None, has_norm=fusion.gain is not None,
+            has_residual=fusion.residual is not None, by_ptx=pdl and can_read_by_ptx(hidden, fusion.gain), pdl=pdl,
+            num_warps=tile.warps, **({"launch_pdl": True} if pdl else {}),
         )  # fmt: skip
     return output
 

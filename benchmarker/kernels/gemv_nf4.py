@@ -49,30 +49,30 @@ def layout_reason(linear: Any) -> str | None:
 
 
 def launch(
-    hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, ends: GemvFusion = NO_FUSION, *,
-    tile: gemv_tensor_core.Tile | None = None,
+    hidden: Tensor, packed: Tensor, scales: Tensor, codebook: Tensor, fusion: GemvFusion = NO_FUSION, *,
+    tile: gemv_tensor_core.TileConfig | None = None,
 ) -> Tensor:  # fmt: skip
     """Run one kernel for the GEMV and its fused operations. Arguments: `gemv_nf4` and `gemv_tensor_core.launch`."""
-    outputs = 2 * packed.numel() // len(hidden) // (2 if ends.swiglu else 1)
+    outputs = 2 * packed.numel() // len(hidden) // (2 if fusion.swiglu else 1)
     return gemv_tensor_core.launch(
-        "gemv_nf4", hidden, [packed, scales, numbers], [outputs], ends, tile=tile, outputs=outputs,
-        tile_outputs=TILE_OUTPUTS, units=-(-len(hidden) // gemv_tensor_core.CHUNK // (1 if ends.swiglu else 2)),
+        "gemv_nf4", hidden, [packed, scales, codebook], [outputs], fusion, tile=tile, outputs=outputs,
+        tile_outputs=TILE_OUTPUTS, k_steps=-(-len(hidden) // gemv_tensor_core.CHUNK // (1 if fusion.swiglu else 2)),
     )  # fmt: skip
 
 
 @torch.library.custom_op("benchmarker::gemv_nf4", mutates_args=())
-def gemv_nf4(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:
+def gemv_nf4(hidden: Tensor, packed: Tensor, scales: Tensor, codebook: Tensor) -> Tensor:
     """Return weight @ hidden, summed in 32 bits.
 
     Args:
         hidden: [in], 16 bits.
         packed: [out * in / 2, 1], uint8: two codes per byte, the earlier input in the upper four bits.
         scales: Scales of the blocks of 64 inputs, [out * in / 64], float32, row by row.
-        numbers: Value of each code before its scale, [16], float32.
+        codebook: Value of each code before its scale, [16], float32.
     """
-    return launch(hidden.contiguous(), packed, scales, numbers)
+    return launch(hidden.contiguous(), packed, scales, codebook)
 
 
 @gemv_nf4.register_fake
-def _shape(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:  # noqa: ARG001
+def _shape(hidden: Tensor, packed: Tensor, scales: Tensor, codebook: Tensor) -> Tensor:  # noqa: ARG001
     return hidden.new_empty(2 * packed.numel() // hidden.shape[0])

@@ -7,16 +7,16 @@ kernels use programmatic dependent launch (PDL).
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.launch_support import can_start_early, tl, triton
+from benchmarker.kernels.launch_support import supports_pdl, tl, triton
 
 PART = 1024  # Logits per program of the first kernel.
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def argmax_of_parts_kernel(  # type: ignore[no-untyped-def]
-    logits, highest, places, count, part: tl.constexpr, early: tl.constexpr
+    logits, highest, places, count, part: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
-    if early:
+    if pdl:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     place = tl.program_id(0) * part + tl.arange(0, part)
@@ -28,12 +28,12 @@ def argmax_of_parts_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def argmax_kernel(  # type: ignore[no-untyped-def]
-    highest, places, token, parts, count, most_parts: tl.constexpr, early: tl.constexpr
+    highest, places, token, parts, count, max_parts: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
-    if early:
+    if pdl:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    part = tl.arange(0, most_parts)
+    part = tl.arange(0, max_parts)
     values = tl.load(highest + part, mask=part < parts, other=float("-inf"))
     place = tl.load(places + part, mask=part < parts, other=0)
     best = tl.max(values, 0)
@@ -47,12 +47,12 @@ def greedy_token(logits: Tensor) -> Tensor:
     highest = logits.new_empty(parts, dtype=torch.float32)
     places = logits.new_empty(parts, dtype=torch.int32)
     token = logits.new_empty((1, 1), dtype=torch.int64)
-    early = can_start_early(logits.device)
-    options = {"launch_pdl": True} if early else {}
+    pdl = supports_pdl(logits.device)
+    options = {"launch_pdl": True} if pdl else {}
     with torch.cuda.device_of(logits):
-        argmax_of_parts_kernel[(parts,)](logits, highest, places, count, part=PART, early=early, num_warps=4, **options)
+        argmax_of_parts_kernel[(parts,)](logits, highest, places, count, part=PART, pdl=pdl, num_warps=4, **options)
         argmax_kernel[(1,)](
             highest, places, token, parts, count,
-            most_parts=triton.next_power_of_2(parts), early=early, num_warps=4, **options,
+            max_parts=triton.next_power_of_2(parts), pdl=pdl, num_warps=4, **options,
         )  # fmt: skip
     return token

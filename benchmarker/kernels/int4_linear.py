@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarker.kernels.gemv_gptq import ALL_EIGHT, IN_A_WORD, unpacked
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT, PACK_FACTOR, unpacked
 
 PLACES = (0, 2, 4, 6, 1, 3, 5, 7)
 """Index, among eight consecutive outputs, of each 4-bit code in an AWQ word, lowest bits first."""
@@ -33,8 +33,8 @@ class Int4Linear(nn.Module):
             bias: [out].
         """
         super().__init__()
-        self.in_features, self.out_features = IN_A_WORD * len(words), words.shape[1]
-        shape = (len(scales), self.out_features // IN_A_WORD)
+        self.in_features, self.out_features = PACK_FACTOR * len(words), words.shape[1]
+        shape = (len(scales), self.out_features // PACK_FACTOR)
         self.register_buffer("qweight", words)
         self.register_buffer("scales", scales)
         # `expand`: a single word in memory for all zero points of 8.
@@ -78,7 +78,7 @@ def _awq_codes(words: Tensor) -> Tensor:
 
 def _words_of(codes: Tensor) -> Tensor:
     """Return eight consecutive codes of a row per word, lowest bits first."""
-    shifts = 4 * torch.arange(IN_A_WORD, dtype=torch.int32, device=codes.device)
+    shifts = 4 * torch.arange(PACK_FACTOR, dtype=torch.int32, device=codes.device)
     # The shifted codes of a word have no common bits, so their sum is the word.
-    words: Tensor = (codes.unflatten(1, (-1, IN_A_WORD)) << shifts).sum(-1, dtype=torch.int32)
+    words: Tensor = (codes.unflatten(1, (-1, PACK_FACTOR)) << shifts).sum(-1, dtype=torch.int32)
     return words

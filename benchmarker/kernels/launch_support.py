@@ -16,7 +16,7 @@ HOPPER = 9  # Major compute capability of Hopper.
 
 
 @cache
-def can_start_early(device: torch.device) -> bool:
+def supports_pdl(device: torch.device) -> bool:
     """Return True if PDL is available: Hopper or newer, and a version of Triton other than 3.4."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
@@ -41,7 +41,7 @@ __all__ = ["tl", "triton"]
 
 
 @cache
-def arrived(kernel: str, places: int, device: torch.device) -> Tensor:  # noqa: ARG001  Each kernel has its own.
+def arrival_counters(kernel: str, places: int, device: torch.device) -> Tensor:  # noqa: ARG001  Each kernel has its own.
     """Return counters of programs that have ended, [places], int32, which are zero between launches.
 
     All launches of a kernel on a device share them, so they must be in one stream. The first call must not be captured.

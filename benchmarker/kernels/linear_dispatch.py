@@ -21,13 +21,13 @@ from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, gemv_tensor_cor
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
 from benchmarker.kernels.int4_linear import repack_awq
 from benchmarker.kernels.opaque_linear import hide, through_operator
-from benchmarker.kernels.packed_weights import ONE_TILE, ZEROED
+from benchmarker.kernels.packed_weights import INT4_ZEROS, ONE_TILE
 from benchmarker.kernels.quantized_gemm import (
-    most_packed_rows,
+    is_supported,
+    max_packed_rows,
     packed_form,
     packed_product,
     packed_tensors,
-    takes_rows,
 )
 from benchmarker.kernels.rewritten_module import RewrittenModule, with_forward
 from benchmarker.kernels.scaled_linear import ScaledLinear, quantized_rows
@@ -45,7 +45,7 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
         forward = _forward_for(module)
         if forward:
             module.packed_form = packed_form(module)
-            module.most_packed_rows = most_packed_rows(module, module.packed_form)
+            module.max_packed_rows = max_packed_rows(module, module.packed_form)
             module.has_gemv = forward is not _nf4_forward or gemv_nf4.why_not(module) is None
             if forward is _gptq_forward and not hasattr(module, "opaque_number"):
                 hide(module)
@@ -57,12 +57,8 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
 
 
 def kernel_of(module: nn.Module) -> str | None:
-    kernels = {
-        rows_forward: "gemv_dense",
-        scaled_forward: "gemv_scaled",
-        _gptq_forward: "gemv_gptq",
-        _nf4_forward: "gemv_nf4",
-    }
+    kernels = {rows_forward: "gemv_dense", scaled_forward: "gemv_scaled"}
+    kernels |= {_gptq_forward: "gemv_gptq", _nf4_forward: "gemv_nf4"}
     return kernels.get(_forward_of(module)) if getattr(module, "has_gemv", True) else None
 
 
@@ -97,13 +93,13 @@ def is_several_queries(hidden: Tensor) -> bool:
 
 
 def is_packed_product(hidden: Tensor, linear: RewrittenModule) -> bool:
-    return _is_compiled(hidden) and takes_rows(hidden, linear)
+    return _is_compiled(hidden) and is_supported(hidden, linear)
 
 
 def is_unpacked_product(hidden: Tensor, linear: RewrittenModule) -> bool:
     """Return True if compiled code dequantizes first, because the quantized GEMM does not support so many rows."""
-    is_many = is_compiled_rows(hidden) and hidden.dtype in gemv_tensor_core.TYPES
-    return is_many and linear.packed_form is not None and not takes_rows(hidden, linear)
+    is_many = is_compiled_rows(hidden) and hidden.dtype in gemv_tensor_core.HALF_TYPES
+    return is_many and linear.packed_form is not None and not is_supported(hidden, linear)
 
 
 def is_compiled_rows(hidden: Tensor) -> bool:
@@ -135,7 +131,7 @@ def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
     # The default form: GPTQ with groups that the quantized GEMM does not support.
-    form = linear.packed_form or ZEROED
+    form = linear.packed_form or INT4_ZEROS
     matrix = unpack_matrix(*packed_tensors(linear, form), form, linear.out_features, hidden.dtype)
     return _with_bias(torch.matmul(hidden, matrix), linear, hidden)
 
@@ -176,7 +172,7 @@ def _nf4_forward(linear: Any, hidden: Tensor) -> Tensor:
         return _packed_forward(linear, hidden)
     if is_unpacked_product(hidden, linear):
         return _unpacked_forward(linear, hidden)
-    if not is_one_query(hidden, linear) or not linear.has_gemv or hidden.dtype not in gemv_tensor_core.TYPES:
+    if not is_one_query(hidden, linear) or not linear.has_gemv or hidden.dtype not in gemv_tensor_core.HALF_TYPES:
         from bitsandbytes.nn.modules import Linear4bit
 
         return cast("Tensor", Linear4bit.forward(linear, hidden))

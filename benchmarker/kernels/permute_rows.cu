@@ -4,14 +4,14 @@
 // lane, 16 bytes, as four half2. The four threads that have the same eight of their lanes' inputs transpose their half2:
 // each ends with one half2 of every lane and writes 16 bytes.
 //
-// Macros: WEIGHTS_PER_WORD, 4 or 8; SWIGLU, rows are gate and up; BF16; THREADS.
+// Macros: PACK_FACTOR, 4 or 8; SWIGLU, rows are gate and up; BF16; THREADS.
 
 #include "tensor_ptx.cuh"
 
 // Return pair INDEX of eight inputs: two consecutive inputs or, for words of eight weights, inputs i and i + 4.
 template <int INDEX>
 __device__ u32 input_pair(const uint4& inputs) {
-#if WEIGHTS_PER_WORD == 4
+#if PACK_FACTOR == 4
     return INDEX == 0 ? inputs.x : INDEX == 1 ? inputs.y : INDEX == 2 ? inputs.z : inputs.w;
 #else
     const u32 first = INDEX < 2 ? inputs.x : inputs.y, second = INDEX < 2 ? inputs.z : inputs.w;

@@ -29,12 +29,8 @@ def optimize(model: PreTrainedModel) -> tuple[Replacement, ...]:
     replaced = replace_linears(model)
     fused_linears, fused_mlps = fuse_linears(model), fuse_swiglu(model)
     packed = [module for module in model.modules() if getattr(module, "packed_form", None)]
-    uses = [
-        *replaced.items(),
-        ("packed_matmul", packed),
-        ("fuse_qkv_gate_up", fused_linears),
-        ("gemv_swiglu", fused_mlps),
-    ]
+    fused = [("packed_matmul", packed), ("fuse_qkv_gate_up", fused_linears), ("gemv_swiglu", fused_mlps)]
+    uses = [*replaced.items(), *fused]
     return tuple(Replacement(kernel, tuple(modules)) for kernel, modules in uses if modules)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 _classes: dict[tuple[type[nn.Module], Callable[..., Any]], type[nn.Module]] = {}
 
-ADDED = ("packed_form", "most_packed_rows", "has_gemv", "fused_slice", "swiglu_kernels")
+ADDED = ("packed_form", "max_packed_rows", "has_gemv", "fused_slice", "swiglu_kernels")
 """Attributes that `restore` removes; `RewrittenModule` describes them."""
 
 
@@ -28,7 +28,7 @@ class RewrittenModule(nn.Module):
     weight: Any
     bias: Tensor | None
     packed_form: str | None  # `Packed.form` of the weights; None if the quantized GEMM does not support them.
-    most_packed_rows: int  # Maximum number of rows of the quantized GEMM; 0 if `packed_form` is None.
+    max_packed_rows: int  # Maximum number of rows of the quantized GEMM; 0 if `packed_form` is None.
     has_gemv: bool  # False if the quantized GEMM supports the linear, but no GEMV kernel does.
     fused_slice: FusedSlice  # Outputs of the linear in a fused linear; missing if it is not fused.
     swiglu_kernels: SwigluKernels  # Kernels that compute an MLP's SwiGLU; missing if no kernel does.

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-INT8_MOST, FP8_MOST = 127.0, 448.0  # Largest absolute values of codes; -128 is not used.
-FEWEST_INT8_ROWS = 17  # Minimum number of rows of cuBLAS's int8 GEMM.
+INT8_MAX, FP8_MAX = 127.0, 448.0  # Largest absolute values of codes; -128 is not used.
+MIN_INT8_ROWS = 17  # Minimum number of rows of cuBLAS's int8 GEMM.
 BLOCK = 128  # Rows and columns of weights that share a scale.
 SCALES_MULTIPLE = 4  # cuBLAS reads the scales of a row of blocks in groups of this many.
 
@@ -75,7 +75,7 @@ def multiplies_fp8(device: str) -> bool:
 def quantized_rows(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Quantize rows of activations, [rows, in]; return codes, [rows, in], and float32 scales, [rows, 1]."""
     values = rows.float()
-    most = INT8_MOST if dtype == torch.int8 else FP8_MOST
+    most = INT8_MAX if dtype == torch.int8 else FP8_MAX
     largest = values.abs().amax(-1, keepdim=True)
     # Any scale is right for a row of zeros, except 0.
     scales = torch.where(largest > 0, largest, 1.0) / most
@@ -92,7 +92,7 @@ def scaled_product(codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: 
     """
     if weight.dtype == torch.int8:
         count = len(codes)
-        padded = functional.pad(codes, (0, 0, 0, FEWEST_INT8_ROWS - count)) if count < FEWEST_INT8_ROWS else codes
+        padded = functional.pad(codes, (0, 0, 0, MIN_INT8_ROWS - count)) if count < MIN_INT8_ROWS else codes
         return (torch._int_mm(padded, weight.t())[:count].float() * scales * weight_scale).to(dtype)
     by_row = functional.ScalingType.RowWise
     return _scaled_mm(codes, weight, scales, by_row, weight_scale, by_row, dtype, fast=True)

@@ -107,7 +107,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
         if tried.activation_apart:
             stack.enter_context(patch("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: []))
         if tried.attention_waits and device.kind != "cpu":
-            stack.enter_context(patch.object(decode_attention, "can_start_early", lambda device: False))
+            stack.enter_context(patch.object(decode_attention, "supports_pdl", lambda device: False))
         if tried.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         restore(model)

@@ -1,7 +1,7 @@
 """How long does attention of one query take behind so many positions? Qwen3-4B's heads, us a layer and GB/s.
 
 Each kernel has a cache of its own, and stands in a graph behind another of its kind, so that it reads its first block
-while that one ends, as in a step. It is checked first, against torch's attention in float32.
+while that one fusion, as in a step. It is checked first, against torch's attention in float32.
 
     python tests/benchmarks/decode_attention_times.py                               # NVIDIA's Hopper and newer
     python tests/benchmarks/decode_attention_times.py --positions 600 4224 --all    # every cut
@@ -19,7 +19,13 @@ from gemv_times import CACHE_BYTES, WRONG, seconds_each
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
-from benchmarker.kernels.fused_decode_attention import Cut, Heads, Rotation, cut_of, fused_decode_attention
+from benchmarker.kernels.fused_decode_attention import (
+    Heads,
+    Rotation,
+    SplitConfig,
+    fused_decode_attention,
+    split_config_for,
+)
 
 KEY_HEADS, GROUP, HEAD_DIM = 8, 4, 128
 POSITIONS = (128, 256, 384, 640, 1100, 2200, 4224, 8320, 16512, 32896)
@@ -27,7 +33,7 @@ FORMS_OF_A_PART = (
     (32, 4, 3), (64, 4, 1), (64, 4, 2), (64, 4, 3), (64, 8, 1), (64, 8, 2), (128, 8, 1), (128, 8, 2),
 )  # fmt: skip
 """Positions of a block, warps and stages."""
-TRIED = tuple(Cut(parts, *form) for parts in (1, 2, 4, 8, 16, 32) for form in FORMS_OF_A_PART)
+TRIED = tuple(SplitConfig(parts, *form) for parts in (1, 2, 4, 8, 16, 32) for form in FORMS_OF_A_PART)
 
 
 def right(product: Tensor, heads: Heads, rotation: Rotation, key: Tensor, value: Tensor) -> Tensor:
@@ -68,7 +74,7 @@ def main() -> None:
         layers = 1 if given.smallest else max(8, 4 * CACHE_BYTES // (room * position_bytes))
         caches = [torch.randn(2, 1, room, KEY_HEADS, HEAD_DIM, device=device).half() for _ in range(layers)]
         expected = right(product, heads, rotation, *caches[0][:, :, :positions])
-        taken = cut_of(room, 2 * HEAD_DIM)
+        taken = split_config_for(room, 2 * HEAD_DIM)
         lines = []
         for cut in (taken, *(TRIED if given.all else ())):
             calls = [partial(_of_product, heads, rotation, part, lengths, cut) for part in caches]
@@ -86,7 +92,7 @@ def main() -> None:
 
 
 def _of_product(
-    heads: Heads, rotation: Rotation, cache: Tensor, lengths: Tensor, cut: Cut, product: Tensor
+    heads: Heads, rotation: Rotation, cache: Tensor, lengths: Tensor, cut: SplitConfig, product: Tensor
 ) -> Tensor:  # fmt: skip
     return fused_decode_attention(product, heads, rotation, cache[0], cache[1], lengths, cut)
 

@@ -1,13 +1,13 @@
-"""How fast is each product of several rows by itself, and by which way? Qwen3-4B's four shapes, in us.
+"""Time the quantized GEMMs of Qwen3-4B's layers, in us, with the candidates of `gemm_autotune` and cuBLAS in fp16.
 
-The ways are those that `gemm_autotune` measures at a model's set-up, and cuBLAS in fp16 stands beside them. The last
-cache is overwritten before each product. A way whose result is wrong, or that cannot run, is named with the reason.
+The L2 cache is overwritten before each product. Candidates that fail or return a wrong result are listed with the
+reason.
 
-    python tests/benchmarks/gemm_times.py                          # NVIDIA's Hopper and newer
-    python tests/benchmarks/gemm_times.py --rows 8 512 --forms nf4 # some alone
-    python tests/benchmarks/gemm_times.py --all                    # each way's time, not the fastest alone
-    python tests/benchmarks/gemm_times.py --rows 16 --by-lane      # ways of many rows, for few
-    python tests/benchmarks/gemm_times.py --smallest               # right or wrong, anywhere; not timed
+    python tests/benchmarks/gemm_times.py                          # Hopper and newer
+    python tests/benchmarks/gemm_times.py --rows 8 512 --forms nf4 # a selection
+    python tests/benchmarks/gemm_times.py --all                    # each candidate's time, not the fastest alone
+    python tests/benchmarks/gemm_times.py --rows 16 --by-lane      # candidates of many rows, for few
+    python tests/benchmarks/gemm_times.py --smallest               # check only, on a CPU
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import prefill_gemm
-from benchmarker.kernels.dequantize_words import NUMBERS
-from benchmarker.kernels.gemm_autotune import difference, emptied_for, graph_us, measure
+from benchmarker.kernels.dequantize_words import CODEBOOKS
+from benchmarker.kernels.gemm_autotune import difference, graph_us, l2_flush_buffer, measure
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT, unpacked
-from benchmarker.kernels.packed_weights import ZEROED, Packed, in_word, is_int4_by_group, order_of, ordered
-from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
+from benchmarker.kernels.packed_weights import INT4_ZEROS, Packed, is_int4_by_group, order_of, pack_factor, reorder
+from benchmarker.kernels.quantized_gemm import candidates_for, unpacked_candidate
 
-FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "awq": ZEROED, "nf4": "nf4"}
+FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "awq": INT4_ZEROS, "nf4": "nf4"}
 SHAPES = {"qkv": (2560, 6144), "o": (4096, 2560), "gate_up": (2560, 19456), "down": (9728, 2560)}
 """Inputs and outputs."""
 SMALLEST = {"qkv": (256, 128), "down": (512, 64)}
@@ -43,47 +43,53 @@ def weights_of(form: str, inputs: int, outputs: int, device: str) -> tuple[Packe
         words = torch.randint(-(2**31), 2**31, (inputs // 8, outputs), dtype=torch.int32, device=device)
         scales = (torch.rand(inputs // 128, outputs, device=device) / 100).half()
         zeros = torch.full((inputs // 128, outputs // 8), ALL_EIGHT, dtype=torch.int32, device=device)
-        if form == ZEROED:
+        if form == INT4_ZEROS:
             zeros = torch.randint_like(zeros, -(2**31), 2**31 - 1)
         return Packed(form, words, scales, zeros), unpacked(words, zeros, scales).T
     codes = torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8, device=device)
-    scales, table = torch.rand(outputs, inputs // 64, device=device) / 30, torch.tensor(NUMBERS[form], device=device)
+    scales, table = torch.rand(outputs, inputs // 64, device=device) / 30, torch.tensor(CODEBOOKS[form], device=device)
     both = torch.stack((codes >> 4, codes & 15), 2).view(outputs, inputs).long()
     matrix = table[both] * scales.repeat_interleave(64, 1)
     return Packed(form, codes.view(torch.int16), scales, table), matrix.half()
 
 
 def case(name: str, shape: tuple[int, int], rows: int, given: Any) -> tuple[str, float, float]:
-    """A line, what cuBLAS took and what the fastest way took, us; 0 where nothing is timed."""
+    """A line, what cuBLAS took and what the fastest candidate took, us; 0 where nothing is timed."""
     device, form = "cpu" if given.smallest else "cuda", FORMS[name]
     packed, matrix = weights_of(form, *shape, device)
     hidden = torch.randn(rows, shape[0], device=device).half()
-    has_prompt_kernel = prefill_gemm.why_not(hidden.device, hidden.dtype, packed) is None
-    order = "by lane" if given.by_lane else order_of(form, rows, has_prompt_kernel=has_prompt_kernel)
-    placed = ordered(hidden, in_word(form), order)
-    ways = ways_for(placed, packed)
+    has_prefill_gemm = prefill_gemm.why_not(hidden.device, hidden.dtype, packed) is None
+    order = "by lane" if given.by_lane else order_of(form, rows, has_prefill_gemm=has_prefill_gemm)
+    permuted = reorder(hidden, pack_factor(form), order)
+    candidates = candidates_for(permuted, packed)
     right = hidden.float() @ matrix.float().T
     start = f"{name:4} {shape[0]:5} x {shape[1]:5} {rows:5} rows"
     if given.smallest:
-        off = difference(unpacked_way.launch(placed, packed), right)
-        return f"{start}  {len(ways)} ways  error {off:.1e}{'' if off < 1e-3 else ' WRONG'}", 0, 0
-    emptied = emptied_for(hidden.device)
-    choice = measure(placed, packed, ways, unpacked_way)
-    cublas_us = graph_us(partial(torch.matmul, hidden, matrix.T), emptied) - graph_us(lambda: None, emptied)
+        off = difference(unpacked_candidate.launch(permuted, packed), right)
+        return f"{start}  {len(candidates)} candidates  error {off:.1e}{'' if off < 1e-3 else ' WRONG'}", 0, 0
+    flush_buffer = l2_flush_buffer(hidden.device)
+    choice = measure(permuted, packed, candidates, unpacked_candidate)
+    cublas_us = graph_us(partial(torch.matmul, hidden, matrix.T), flush_buffer) - graph_us(lambda: None, flush_buffer)
     best_us = choice.us[choice.way]
-    made = next(way for way in ways if way.name == choice.way).launch(placed, packed)
+    made = next(candidate for candidate in candidates if candidate.name == choice.way).launch(permuted, packed)
     words = f"{start}  cuBLAS {cublas_us:7.1f}  {best_us:7.1f} {cublas_us / best_us:5.2f}x  {choice.way}"
     words += f"  error {difference(made, right):.1e}"
     shown = choice.us if given.all else {}
-    words += "".join(f"\n    {us:8.1f}  {way}" for way, us in sorted(shown.items(), key=lambda item: item[1]))
-    return words + "".join(f"\n    refused: {way}: {why}" for way, why in choice.refused.items()), cublas_us, best_us
+    words += "".join(
+        f"\n    {us:8.1f}  {candidate}" for candidate, us in sorted(shown.items(), key=lambda item: item[1])
+    )
+    return (
+        words + "".join(f"\n    refused: {candidate}: {why}" for candidate, why in choice.refused.items()),
+        cublas_us,
+        best_us,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
-    parser.add_argument("--all", action="store_true", help="each way's time")
+    parser.add_argument("--all", action="store_true", help="each candidate's time")
     parser.add_argument("--by-lane", action="store_true", help="rows in prefill_gemm's order, however few they are")
     parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
     given = parser.parse_args()

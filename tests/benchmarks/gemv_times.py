@@ -1,7 +1,7 @@
 """How fast is each product of a decode step of one row by itself? Qwen3-4B's four shapes, in us and GB/s.
 
 Each product is timed in a graph over layers with weights of their own, more than a cache holds, each kernel starting
-while the one before it ends, as in a step. It is checked first: errors are relative to float32, in Frobenius norms.
+while the one before it fusion, as in a step. It is checked first: errors are relative to float32, in Frobenius norms.
 
     python tests/benchmarks/gemv_times.py                    # NVIDIA's Hopper and newer
     python tests/benchmarks/gemv_times.py --forms gptq       # one form alone
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4
-from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.dequantize_words import CODEBOOKS
 from benchmarker.kernels.gemv_fusion import GemvFusion
 from benchmarker.kernels.gemv_gptq import Matrix
 
@@ -40,7 +40,7 @@ class Shape:
     outputs: tuple[int, ...]
     inputs: int
 
-    def ends(self, hidden: Tensor) -> GemvFusion:
+    def fusion(self, hidden: Tensor) -> GemvFusion:
         """What stands around it in a layer."""
         if self.name in ("o", "down"):
             return GemvFusion(residual=torch.randn(self.outputs[0], device=hidden.device).to(hidden.dtype))
@@ -65,7 +65,7 @@ class Weights:
     """One layer's weights of a shape in a form."""
 
     product: Callable[..., Tensor]
-    """The product of a vector with them, and its ends."""
+    """The product of a vector with them, and its fusion."""
     size_bytes: int
     matrix: Callable[[], Tensor]
     """They in float32, [outputs, inputs]."""
@@ -86,8 +86,8 @@ def weights_of(form: str, shape: Shape, device: str) -> Weights:
     if form == "nf4":
         codes = torch.randint(0, 256, (outputs, shape.inputs // 2), device=device, dtype=torch.uint8)
         absmax = torch.rand(outputs, shape.inputs // 64, device=device) / 50
-        numbers = torch.tensor(NUMBERS["nf4"], device=device)
-        product = partial(gemv_nf4.launch, packed=codes, scales=absmax, numbers=numbers)
+        numbers = torch.tensor(CODEBOOKS["nf4"], device=device)
+        product = partial(gemv_nf4.launch, packed=codes, scales=absmax, codebook=numbers)
         return Weights(product, codes.nbytes + absmax.nbytes, lambda: _looked_up(codes, absmax, numbers))
     matrix = _gptq(outputs, shape.inputs, device)
     # A layer's linears of one input are columns of one matrix; SwiGLU's kernel takes gate and up by themselves.
@@ -113,16 +113,16 @@ def _unpacked(matrix: Matrix) -> Tensor:
     return numbers.T
 
 
-def expected(hidden: Tensor, matrix: Tensor, ends: GemvFusion) -> Tensor:
+def expected(hidden: Tensor, matrix: Tensor, fusion: GemvFusion) -> Tensor:
     """The product with its ends in float32."""
     vector = hidden.float()
-    if ends.gain is not None:
-        vector = vector * torch.rsqrt(vector.square().mean() + ends.epsilon) * ends.gain.float()
+    if fusion.gain is not None:
+        vector = vector * torch.rsqrt(vector.square().mean() + fusion.epsilon) * fusion.gain.float()
     product = matrix @ vector
-    if ends.swiglu:
+    if fusion.swiglu:
         gate, up = product.chunk(2)
         product = torch.nn.functional.silu(gate) * up
-    return product if ends.residual is None else product + ends.residual.float()
+    return product if fusion.residual is None else product + fusion.residual.float()
 
 
 def seconds_each(products: list[Product], hidden: Tensor) -> float:
@@ -156,17 +156,17 @@ def main() -> None:
     for form in given.forms or ["fp16", "int8", "gptq", *([] if given.smallest else ["nf4"])]:
         for shape in SMALLEST if given.smallest else SHAPES:
             hidden = torch.randn(shape.inputs, device=device).half()
-            ends = shape.ends(hidden)
+            fusion = shape.fusion(hidden)
             first = weights_of(form, shape, device)
             count = max(LEAST_LAYERS, 4 * CACHE_BYTES // first.size_bytes)
             layers = (
                 [first] if given.smallest else [first, *(weights_of(form, shape, device) for _ in range(count - 1))]
             )
-            right = expected(hidden, first.matrix(), ends)
-            error = float((first.product(hidden, ends=ends).float() - right).norm() / right.norm())
+            right = expected(hidden, first.matrix(), fusion)
+            error = float((first.product(hidden, fusion=fusion).float() - right).norm() / right.norm())
             words = f"{form:5} {shape.name:8} error {error:.1e}{'' if error < WRONG else ' WRONG'}"
             if not given.smallest:
-                each_s = seconds_each([partial(layer.product, ends=ends) for layer in layers], hidden)
+                each_s = seconds_each([partial(layer.product, fusion=fusion) for layer in layers], hidden)
                 rate = first.size_bytes / each_s
                 words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / given.bandwidth:5.1%}"
             print(words, flush=True)

@@ -19,15 +19,15 @@ from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT
-from benchmarker.kernels.launch_support import can_start_early
+from benchmarker.kernels.launch_support import supports_pdl
 from benchmarker.kernels.linear_dispatch import replace_linears
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.measure.profile_repeat import count_kernels
 from benchmarker.quantization.load import load_model
-from tests.gemv_sums import with_ends
+from tests.gemv_sums import with_fusion
 from tests.loading import plain_native_decoder, tokens_of, with_uneven_norms
 
-EARLY = torch.cuda.is_available() and can_start_early(torch.device("cuda", 0))
+HAS_PDL = torch.cuda.is_available() and supports_pdl(torch.device("cuda", 0))
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,9 +68,9 @@ def test_a_captured_step_makes_the_tokens_of_generate(kind: Kind, depth: int, ba
     assert len(set(expected[0])) > 10
     assert made == expected
     ours = {use.name: use.covered for use in facts.kernels_used if use.origin == "benchmarker"}
-    linears = {"gemv_dense": 71, "fuse_qkv_gate_up": None, "gemv_swiglu": None} if EARLY else {}
+    linears = {"gemv_dense": 71, "fuse_qkv_gate_up": None, "gemv_swiglu": None} if HAS_PDL else {}
     attends = {} if depth else {"decode_attention": None}
-    if EARLY and batch == 1:
+    if HAS_PDL and batch == 1:
         attends = {"one_row_layer": None, "one_row_attention": None}
     assert ours == ({**linears, **attends} if kind is plain_native_decoder else {})
     assert (facts.graphs_captured, facts.graph_replays) == (1, 63)
@@ -145,7 +145,7 @@ def test_every_form_can_be_captured_and_compiling_makes_fewer_kernels(shape_fold
     assert kernels <= before
     if kind is not cuda_graph_decoder:
         assert kernels < before
-        is_one_row = EARLY and kind is plain_native_decoder
+        is_one_row = HAS_PDL and kind is plain_native_decoder
         assert runtime.facts().frames_compiled == (0 if is_one_row else 2)
 
 
@@ -170,14 +170,14 @@ def test_a_vector_times_packed_words_is_their_product(inputs: int, outputs: int,
     assert float((made - expected).norm() / expected.norm()) < 5e-4
 
 
-def ends_for(inputs: int, outputs: int, dtype: torch.dtype) -> list[GemvFusion]:
+def fusions_for(inputs: int, outputs: int, dtype: torch.dtype) -> list[GemvFusion]:
     """Everything that stands around a product in a layer, and nothing."""
     gain = (1 + torch.randn(inputs, device="cuda") / 4).to(dtype)
     return [NO_FUSION, GemvFusion(gain, 1e-6), GemvFusion(residual=torch.randn(outputs, device="cuda").to(dtype)),
             GemvFusion(gain, 1e-6, swiglu=True)]  # fmt: skip
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.skipif(not HAS_PDL, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "kind"),
@@ -193,22 +193,22 @@ def test_a_vector_times_codes_is_their_product(inputs: int, outputs: int, kind: 
     rows = torch.randn(outputs, inputs, device="cuda") / inputs**0.5
     packed, state = quantize_4bit(rows, blocksize=64, quant_type=kind)
     weights = dequantize_4bit(packed, state)
-    for ends in ends_for(inputs, outputs, dtype):
-        expected = with_ends(hidden, weights, ends)
-        made = launch(hidden, packed, state.absmax, state.code, ends).double()
-        assert float((made - expected).norm() / expected.norm()) < (5e-3 if dtype == torch.bfloat16 else 7e-4), ends
+    for fusion in fusions_for(inputs, outputs, dtype):
+        expected = with_fusion(hidden, weights, fusion)
+        made = launch(hidden, packed, state.absmax, state.code, fusion).double()
+        assert float((made - expected).norm() / expected.norm()) < (5e-3 if dtype == torch.bfloat16 else 7e-4), fusion
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.skipif(not HAS_PDL, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("inputs", "outputs"), [(2560, (4096, 1024, 1024)), (9728, (2560,)), (2560, (9728, 9728)), (896, (128, 16, 16))]
 )
-@pytest.mark.parametrize("zeroed", [False, True])
+@pytest.mark.parametrize("has_zeros", [False, True])
 def test_a_vector_times_words_on_tensor_cores_is_their_product(
-    inputs: int, outputs: tuple[int, ...], dtype: torch.dtype, zeroed: bool
+    inputs: int, outputs: tuple[int, ...], dtype: torch.dtype, has_zeros: bool
 ) -> None:
-    from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, takes_tensor_cores, unpacked
+    from benchmarker.kernels.gemv_gptq import Matrix, on_tensor_cores, supports_tensor_cores, unpacked
 
     torch.manual_seed(0)
     hidden = torch.randn(inputs, device="cuda").to(dtype)
@@ -216,7 +216,7 @@ def test_a_vector_times_words_on_tensor_cores_is_their_product(
         Matrix(
             torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32, device="cuda"),
             torch.randint(-(2**31), 2**31 - 1, (inputs // 128, count // 8), dtype=torch.int32, device="cuda")
-            if zeroed
+            if has_zeros
             else None,
             (torch.rand(inputs // 128, count, device="cuda") / 4 / inputs**0.5).to(dtype),
         )
@@ -227,26 +227,26 @@ def test_a_vector_times_words_on_tensor_cores_is_their_product(
     weights = torch.cat(
         [unpacked(one.words, zero, one.scales.double()).T for one, zero in zip(matrices, zeros, strict=True)]
     )
-    for ends in ends_for(inputs, sum(outputs), dtype):
-        if ends.swiglu != (len(outputs) == 2):
+    for fusion in fusions_for(inputs, sum(outputs), dtype):
+        if fusion.swiglu != (len(outputs) == 2):
             continue
-        assert takes_tensor_cores(hidden, matrices, ends)
-        expected = with_ends(hidden, weights, ends)
-        made = on_tensor_cores(hidden, matrices, ends)
+        assert supports_tensor_cores(hidden, matrices, fusion)
+        expected = with_fusion(hidden, weights, fusion)
+        made = on_tensor_cores(hidden, matrices, fusion)
         error = float((made.double() - expected).norm() / expected.norm())
-        assert error < (4e-3 if dtype == torch.bfloat16 else 7e-4), ends
-        if ends.swiglu:
+        assert error < (4e-3 if dtype == torch.bfloat16 else 7e-4), fusion
+        if fusion.swiglu:
             words, scales, zero = (
                 torch.cat(parts, 1)
                 for parts in ([one.words for one in matrices], [one.scales for one in matrices], zeros)
             )
-            halves = zero.chunk(2, 1) if zeroed else (None, None)
+            halves = zero.chunk(2, 1) if has_zeros else (None, None)
             columns = [Matrix(*part) for part in zip(words.chunk(2, 1), halves, scales.chunk(2, 1), strict=True)]
-            assert takes_tensor_cores(hidden, columns, ends)
-            assert torch.equal(on_tensor_cores(hidden, columns, ends), made)
+            assert supports_tensor_cores(hidden, columns, fusion)
+            assert torch.equal(on_tensor_cores(hidden, columns, fusion), made)
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.skipif(not HAS_PDL, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1024, 2560), (2560, 9728), (203, 640), (33, 32768)])
 def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: torch.dtype) -> None:
@@ -266,7 +266,7 @@ def test_a_vector_times_rows_is_their_product(outputs: int, inputs: int, dtype: 
     assert float((made.double() - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 5e-4)
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.skipif(not HAS_PDL, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(("outputs", "inputs"), [(9728, 2560), (203, 640), (33, 32768)])
 def test_a_gate_and_what_it_gates_are_one_product(outputs: int, inputs: int, dtype: torch.dtype) -> None:
@@ -296,7 +296,7 @@ def test_in_32_bit_every_form_makes_the_tokens_of_generate(shape_folder, quant: 
         runtime = kind(tried, device)
         assert tokens_of(runtime, asked, 64) == [list(row) for row in expected]
         ours = {use.name: use.covered for use in runtime.facts().kernels_used if use.origin == "benchmarker"}
-        is_ours = EARLY and kind is plain_native_decoder
+        is_ours = HAS_PDL and kind is plain_native_decoder
         assert ours.get("gemv_dense") == ((1 if quant == "bnb4" else 15) if is_ours else None)
         # Its kernel is for 16 bits.
         assert "gemv_nf4" not in ours
@@ -374,7 +374,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     ]
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.skipif(not HAS_PDL, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("which", range(10))
 def test_a_kernel_that_starts_early_waits_for_the_vector_that_the_one_before_it_makes(which: int) -> None:
     from benchmarker.kernels.gemv_dense import gemv_dense
@@ -401,7 +401,7 @@ def test_a_kernel_that_starts_early_waits_for_the_vector_that_the_one_before_it_
         assert torch.equal(made, expected[at % 2])
 
 
-@pytest.mark.skipif(not EARLY, reason="no kernel can start early on this device")
+@pytest.mark.skipif(not HAS_PDL, reason="no kernel can start early on this device")
 @pytest.mark.parametrize("which", [0, 1])
 def test_kernels_that_start_early_wait_for_one_another(which: int) -> None:
     # What a product made is the next one's vector, 60 times over: one that does not wait reads an older one.
@@ -433,7 +433,7 @@ def test_kernels_that_start_early_wait_for_one_another(which: int) -> None:
 # GPTQ's: one row, a packed product, and a prompt that is unpacked for.
 @pytest.mark.parametrize(("quant", "rows"), [("bnb4", 1), ("gptq", 1), ("gptq", 3), ("gptq", 600)])
 def test_products_made_as_one_are_those_of_each_linear(shape_folder, quant: str, rows: int) -> None:
-    if quant == "gptq" and not EARLY:
+    if quant == "gptq" and not HAS_PDL:
         pytest.skip("no kernel can start early on this device")
     options = {"kernel": "torch"} if quant == "gptq" else {}
     tried = load_model(str(shape_folder), quant, device="cuda", load_format="dummy", options=options)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.kernels.cuda_source import kept
+from benchmarker.kernels.cuda_source import load_or_compile
 
 
 @pytest.fixture
@@ -16,19 +16,19 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def compiler(compiled: list[str], name: str) -> Callable[[], bytes]:
-    def compile_it() -> bytes:
+    def compile_source() -> bytes:
         compiled.append(name)
         return name.encode()
 
-    return compile_it
+    return compile_source
 
 
 def test_a_program_is_compiled_once_and_another_one_by_itself(compiled: list[str]) -> None:
     for name in ("one", "two", "one", "two"):
-        assert kept(["13.0", name], compiler(compiled, name)) == name.encode()
+        assert load_or_compile(["13.0", name], compiler(compiled, name)) == name.encode()
     assert compiled == ["one", "two"]
     # Where one part ends and the next begins is told apart.
-    kept(["13.0o", "ne"], compiler(compiled, "three"))
+    load_or_compile(["13.0o", "ne"], compiler(compiled, "three"))
     assert compiled == ["one", "two", "three"]
 
 
@@ -38,7 +38,7 @@ def test_what_does_not_compile_is_not_kept(compiled: list[str], tmp_path: Path) 
 
     for _ in range(2):
         with pytest.raises(ValueError, match="expected"):
-            kept(["one"], fail)
+            load_or_compile(["one"], fail)
     assert not list(tmp_path.rglob("*.cubin"))
 
 
@@ -46,5 +46,5 @@ def test_where_nothing_can_be_written_it_is_compiled_each_time(compiled: list[st
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "benchmarker-binaries").write_text("no folder")
     for _ in range(2):
-        assert kept(["one"], compiler(compiled, "one")) == b"one"
+        assert load_or_compile(["one"], compiler(compiled, "one")) == b"one"
     assert compiled == ["one", "one"]

@@ -10,7 +10,7 @@ import torch
 
 from benchmarker.kernels import gemv_gptq, quantized_gemm
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
-from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.dequantize_words import CODEBOOKS
 from benchmarker.kernels.packed_weights import by_lane, packed_of
 from benchmarker.kernels.quantized_gemm import unpacked_product
 
@@ -46,7 +46,7 @@ def tensors_of(form: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | No
         return torch.randint(-128, 128, (OUTPUTS, INPUTS), dtype=torch.int8), torch.rand(OUTPUTS, 1), None
     if form == "nf4":
         codes = torch.randint(0, 256, (OUTPUTS * INPUTS // 2, 1), dtype=torch.uint8)
-        return codes, torch.rand(OUTPUTS * INPUTS // 64), torch.tensor(NUMBERS["nf4"])
+        return codes, torch.rand(OUTPUTS * INPUTS // 64), torch.tensor(CODEBOOKS["nf4"])
     words, zeros = (
         torch.randint(-(2**31), 2**31, shape, dtype=torch.int32)
         for shape in ((INPUTS // 8, OUTPUTS), (INPUTS // 64, OUTPUTS // 8))
@@ -77,5 +77,5 @@ def test_rows_by_lane_are_multiplied_by_a_matrix_whose_inputs_are_too(form: str)
     packed = packed_of(*tensors_of(form), form, OUTPUTS)
     hidden = torch.randn(40, INPUTS, dtype=torch.float64)
     torch.testing.assert_close(
-        unpacked_product(by_lane(hidden, packed.in_word), packed), unpacked_product(hidden, packed)
+        unpacked_product(by_lane(hidden, packed.pack_factor), packed), unpacked_product(hidden, packed)
     )

@@ -114,14 +114,14 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
         unpacked.append(words.shape[1])
         return unpack_matrix(words, *others)
 
-    def swiglu(gate_up: torch.Tensor, in_word: int) -> torch.Tensor:
-        swiglus_by_lane.append((tuple(gate_up.shape), in_word))
-        return swiglu_by_lane(gate_up, in_word)
+    def swiglu(gate_up: torch.Tensor, pack_factor: int) -> torch.Tensor:
+        swiglus_by_lane.append((tuple(gate_up.shape), pack_factor))
+        return swiglu_by_lane(gate_up, pack_factor)
 
     swiglus_by_lane: list[tuple[tuple[int, ...], int]] = []
     monkeypatch.setattr("benchmarker.kernels.fuse_swiglu.swiglu_by_lane", swiglu)
     monkeypatch.setattr("benchmarker.kernels.linear_dispatch.unpack_matrix", unpack)
-    monkeypatch.setattr(quantized_gemm, "MOST_ROWS", 512)
+    monkeypatch.setattr(quantized_gemm, "MAX_ROWS", 512)
     for linear in linears_of(model):
         linear.qzeros.fill_(zeros * 0x11111111 - (1 << 32 if zeros > 7 else 0))
     expected = logits_of(model, ids)
@@ -143,8 +143,8 @@ def test_torchs_compiler_traces_joined_linears_as_one_graph_that_serves_all_laye
     model: Any, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_on_processor(gemv_tensor_core, monkeypatch)
-    monkeypatch.setattr(gemv_gptq, "takes_tensor_cores", lambda *_: True)
-    monkeypatch.setattr(quantized_gemm, "MOST_ROWS", 512)
+    monkeypatch.setattr(gemv_gptq, "supports_tensor_cores", lambda *_: True)
+    monkeypatch.setattr(quantized_gemm, "MAX_ROWS", 512)
     operators: list[list[str]] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -178,11 +178,11 @@ def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, mo
     run_on_processor(gemv_tensor_core, monkeypatch)
     launched: list[list[int]] = []
 
-    def launch(hidden: torch.Tensor, matrices: list[Matrix], ends: GemvFusion) -> torch.Tensor:
+    def launch(hidden: torch.Tensor, matrices: list[Matrix], fusion: GemvFusion) -> torch.Tensor:
         launched.append([matrix.words.shape[1] for matrix in matrices])
-        return on_tensor_cores(hidden, matrices, ends)
+        return on_tensor_cores(hidden, matrices, fusion)
 
-    monkeypatch.setattr(gemv_gptq, "takes_tensor_cores", lambda *_: True)
+    monkeypatch.setattr(gemv_gptq, "supports_tensor_cores", lambda *_: True)
     monkeypatch.setattr(gemv_gptq, "on_tensor_cores", launch)
     torch.manual_seed(0)
     hidden, gain = torch.randn(128).half(), (1 + torch.randn(128) / 4).half()
@@ -191,7 +191,10 @@ def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, mo
         joint, gate_up = (product_of(group) for group in first_groups(model))
         assert joint is not None
         assert gate_up is not None
-        return [joint(hidden, ends=GemvFusion(gain, 1e-6)), gate_up(hidden, ends=GemvFusion(gain, 1e-6, swiglu=True))]
+        return [
+            joint(hidden, fusion=GemvFusion(gain, 1e-6)),
+            gate_up(hidden, fusion=GemvFusion(gain, 1e-6, swiglu=True)),
+        ]
 
     replace_linears(model)
     apart = multiply()
@@ -202,7 +205,7 @@ def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, mo
     assert launched == [[128, 64, 64], [256, 256], [256], [256, 256]]
     joint = product_of(first_groups(model)[0])
     assert joint is not None
-    assert float((joint(hidden, ends=NO_FUSION).float() - expected).norm() / expected.norm()) < 2e-3
+    assert float((joint(hidden, fusion=NO_FUSION).float() - expected).norm() / expected.norm()) < 2e-3
     # A few of several, or in another order, are no matrix of their own.
     query, key, value = first_groups(model)[0]
     for group in ([query], [query, key], [value, query, key]):
@@ -213,7 +216,7 @@ def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, mo
     with torch.no_grad():
         made = torch.cat([linear(hidden[None, None])[0, 0] for linear in (query, key, value)])
     assert launched == [[256]]
-    assert torch.equal(made, joint(hidden, ends=NO_FUSION))
+    assert torch.equal(made, joint(hidden, fusion=NO_FUSION))
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -259,7 +262,7 @@ def test_a_bias_of_each_is_joined_too(model: Any, monkeypatch: pytest.MonkeyPatc
 def test_columns_are_multiplied_by_triton_where_tensor_cores_are_not_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(
-        gemv_gptq_triton, "launch", lambda hidden, matrices, ends: seen.extend(one.pitch for one in matrices)
+        gemv_gptq_triton, "launch", lambda hidden, matrices, fusion: seen.extend(one.pitch for one in matrices)
     )
     words, scales = torch.zeros(16, 64, dtype=torch.int32), torch.zeros(1, 64)
     halves = [Matrix(*parts) for parts in zip(words.chunk(2, 1), (None, None), scales.chunk(2, 1), strict=True)]

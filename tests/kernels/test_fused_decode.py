@@ -44,9 +44,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import benchmarker.kernels.gemv_dense as gemv_dense
 import benchmarker.kernels.fused_decode_step as fused_decode_step
 gemv_dense.why_not = lambda linear: None if type(linear.weight) is torch.nn.Parameter else "other weights"
-fused_decode_step.can_start_early = lambda device: True
+fused_decode_step.supports_pdl = lambda device: True
 # The interpreter takes as long for a program of 16 outputs as for one of a single output.
-gemv_dense.tile_for = lambda inputs, element_bytes, ends: gemv_dense.Tile(16, 256, 2, 2)
+gemv_dense.tile_config_for = lambda inputs, element_bytes, fusion: gemv_dense.TileConfig(16, 256, 2, 2)
 model = Qwen3ForCausalLM(Qwen3Config(
     vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.1,
@@ -82,11 +82,11 @@ for layer in model.model.layers:
 """
 CASES = {
     "a dense product with its norm and residual": """
-from benchmarker.kernels.gemv_dense import Tile, launch
+from benchmarker.kernels.gemv_dense import TileConfig, launch
 hidden, weights, gain, residual = torch.randn(1040), torch.randn(70, 1040), torch.rand(1040), torch.randn(70)
 expected = weights.double() @ normed(hidden, gain) + residual
 check(launch(hidden, weights, None, GemvFusion(gain, 1e-6, residual)), expected)
-check(launch(hidden, weights, None, GemvFusion(gain, 1e-6, residual), tile=Tile(4, 512, 4, 1)), expected)
+check(launch(hidden, weights, None, GemvFusion(gain, 1e-6, residual), tile=TileConfig(4, 512, 4, 1)), expected)
 """,
     "an int8 product with its norm and SwiGLU": """
 from benchmarker.kernels.gemv_dense import launch
@@ -97,7 +97,7 @@ expected = torch.nn.functional.silu(both[:70]) * both[70:]
 check(launch(hidden, weights, scales, GemvFusion(gain, 1e-6, swiglu=True)), expected)
 """,
     "products of a quantized vector with its norm, SwiGLU and residual": """
-from benchmarker.kernels.gemv_dense import Tile, launch
+from benchmarker.kernels.gemv_dense import TileConfig, launch
 from benchmarker.kernels.scaled_linear import quantized_rows
 hidden, gain, residual = torch.randn(1040).half(), torch.rand(1040).half(), torch.randn(140).half()
 # Triton's interpreter rounds to FP8 wrongly. These numbers are FP8 codes already: the largest code makes the scale 1.
@@ -115,12 +115,12 @@ for dtype, vector in ((torch.int8, hidden), (torch.float8_e4m3fn, in_fp8)):
         check(launch(vector, weights, scales, fused, quantized=True), product + residual.double(), 1e-3)
         fused = GemvFusion(norm, 1e-6, swiglu=True)
         expected = torch.nn.functional.silu(product[:70]) * product[70:]
-        check(launch(vector, weights, scales, fused, tile=Tile(2, 512, 2, 1), quantized=True), expected, 1e-3)
+        check(launch(vector, weights, scales, fused, tile=TileConfig(2, 512, 2, 1), quantized=True), expected, 1e-3)
 assert not launch(torch.zeros(1040).half(), weights, scales, quantized=True).any()
 """,
     "GPTQ's products": """
 from benchmarker.kernels.gemv_gptq import Matrix
-from benchmarker.kernels.gemv_gptq_triton import Tile, launch
+from benchmarker.kernels.gemv_gptq_triton import TileConfig, launch
 def packed(numbers):
     return (numbers.view(-1, 8, numbers.shape[1]) << 4 * torch.arange(8).view(1, 8, 1)).sum(1).to(torch.int32)
 def made(inputs, outputs, group, is_symmetric):
@@ -133,7 +133,7 @@ hidden, gain, residual = torch.randn(640), torch.rand(640), torch.randn(192)
 for group in (32, 64, 128):
     for is_symmetric in (False, True):
         matrix, weights = made(640, 72, group, is_symmetric)
-        for tile in (None, Tile(8, 2, 1), Tile(8, 2, 2)):
+        for tile in (None, TileConfig(8, 2, 1), TileConfig(8, 2, 2)):
             check(launch(hidden, [matrix], tile=tile), hidden.double() @ weights)
 three = [made(640, outputs, 128, True) for outputs in (128, 32, 32)]
 expected = torch.cat([normed(hidden, gain) @ weights for _, weights in three]) + residual
@@ -157,7 +157,7 @@ head_dim = 16
 def rotated(vector, cosine, sine):
     return vector * cosine + torch.cat((-vector[..., 8:], vector[..., :8]), -1) * sine
 cases = {200: (0, 1, 63, 64, 65, 180), 300: (299,), 900: (0, 64, 65, 800), 1100: (1050, 1090)}
-assert [module.cut_of(room, 64).parts for room in cases] == [1, 5, module.MANY_PARTS, module.MANY_PARTS]
+assert [module.split_config_for(room, 64).splits for room in cases] == [1, 5, module.MAX_SPLITS, module.MAX_SPLITS]
 for positions, filled in [(room, filled) for room, several in cases.items() for filled in several]:
     key_heads, group = (3, 5) if filled == 800 else (1, 20) if filled == 1090 else (2, 4)
     product = torch.randn((group + 2) * key_heads * head_dim)
@@ -250,7 +250,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 def replaced(monkeypatch: pytest.MonkeyPatch, kind: str = "qwen3", **others: Any) -> Any:
     """Two layers whose linears are this package's, on a device that is taken for a Hopper."""
     monkeypatch.setattr(gemv_dense, "why_not", lambda _: None)
-    monkeypatch.setattr(fused_decode_step, "can_start_early", lambda _: True)
+    monkeypatch.setattr(fused_decode_step, "supports_pdl", lambda _: True)
     torch.manual_seed(0)
     sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, **others}
     config = AutoConfig.for_model(

@@ -1,4 +1,4 @@
-"""Which way of a product is chosen, what is kept of it, and what is recorded."""
+"""Which candidate of a product is best_candidate, what is load_or_store of it, and what is recorded."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -10,22 +10,22 @@ from benchmarker.engines.decoders.native import product_choices
 from benchmarker.kernels import gemm_autotune
 from benchmarker.kernels.gemm_autotune import (
     COMPARED_ROWS,
-    MOST_OFF,
+    MAX_ERROR,
+    Candidate,
     Choice,
-    Way,
     difference,
-    kept,
+    load_or_store,
     measure,
     read_choice,
 )
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.quantized_gemm_triton import Tile
+from benchmarker.kernels.quantized_gemm_triton import TileConfig
 
 
 def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
     expected = torch.arange(1.0, 65.0)
-    assert difference(expected.to(torch.float16) * 1.001, expected) < MOST_OFF
-    assert difference(expected.roll(1), expected) > MOST_OFF
+    assert difference(expected.to(torch.float16) * 1.001, expected) < MAX_ERROR
+    assert difference(expected.roll(1), expected) > MAX_ERROR
     assert difference(expected / 0, expected) == difference(expected * float("nan"), expected) == float("inf")
 
 
@@ -36,19 +36,19 @@ def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch
     def unlaunched(hidden: torch.Tensor, packed: Packed) -> torch.Tensor:
         raise RuntimeError("too many registers")
 
-    def way(name: str, factor: float) -> Way:
-        return Way(name, lambda *_: None, lambda hidden, _: hidden * factor)
+    def candidate(name: str, factor: float) -> Candidate:
+        return Candidate(name, lambda *_: None, lambda hidden, _: hidden * factor)
 
     times = iter((5.0, 25.0, 17.0) * 2)
-    monkeypatch.setattr(gemm_autotune, "graph_us", lambda product, emptied: next(times))
-    monkeypatch.setattr(gemm_autotune, "emptied_for", lambda device: None)
-    expected = way("unpacked", 2.0)
-    ways = [
-        way("wrong", 3.0), Way("a", uncompiled, unlaunched), Way("b", lambda *_: None, unlaunched), expected,
-        way("fast", 2.001),
+    monkeypatch.setattr(gemm_autotune, "graph_us", lambda product, flush_buffer: next(times))
+    monkeypatch.setattr(gemm_autotune, "l2_flush_buffer", lambda device: None)
+    expected = candidate("unpacked", 2.0)
+    candidates = [
+        candidate("wrong", 3.0), Candidate("a", uncompiled, unlaunched), Candidate("b", lambda *_: None, unlaunched),
+        expected, candidate("fast", 2.001),
     ]  # fmt: skip
     packed = Packed("nf4", torch.zeros(64, 32, dtype=torch.int16), torch.ones(64, 2))
-    choice = measure(torch.zeros(8, 128), packed, ways, expected)
+    choice = measure(torch.zeros(8, 128), packed, candidates, expected)
     assert (choice.form, choice.rows, choice.inputs, choice.outputs) == ("nf4", 8, 128, 64)
     assert choice.us == {"unpacked": 20.0, "fast": 12.0}
     assert choice.way == "fast"
@@ -57,52 +57,61 @@ def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch
         "a": "ValueError: no such instruction",
         "b": "RuntimeError: too many registers",
     }
-    # What ran out of memory may be the fastest another time; what is not compiled or wrong stays so, and is kept.
-    assert not choice.is_lasting
-    del ways[2]
-    assert measure(torch.zeros(8, 128), packed, ways, expected).is_lasting
+    # A candidate that failed at run time, for example out of memory, may succeed later: the choice is not stored.
+    assert not choice.is_permanent
+    del candidates[2]
+    assert measure(torch.zeros(8, 128), packed, candidates, expected).is_permanent
 
 
 def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = Tile(64, 16, 32, 2, 4, 6).name
+    name = TileConfig(64, 16, 32, 2, 4, 6).name
     choice = Choice("int8 by row", 8, 2560, 6144, name, {name: 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
     monkeypatch.setattr(gemm_autotune, "choices", lambda: (choice,))
-    (kept,) = product_choices({1, 8})
+    (recorded,) = product_choices({1, 8})
     assert product_choices({64}) == ()
-    assert (kept.form, kept.rows, kept.inputs, kept.outputs) == ("int8 by row", 8, 2560, 6144)
-    assert (kept.us[kept.way], max(kept.us.values()), len(kept.us)) == (12.0, 58.6, 2)
+    assert (recorded.form, recorded.rows, recorded.inputs, recorded.outputs) == (
+        "int8 by row",
+        8,
+        2560,
+        6144,
+    )
+    assert (recorded.us[recorded.way], max(recorded.us.values()), len(recorded.us)) == (
+        12.0,
+        58.6,
+        2,
+    )
 
 
 def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "products.json"
     choice = Choice("int8 by row", 8, 2560, 6144, "a tile", {"a tile": 12.0})
     without = Choice("nf4", 8, 2560, 6144, "unpacked", {"unpacked": 58.6})
-    assert kept("a", path) is None
-    assert read_choice(kept("a", path, asdict(choice)), ["another", "a tile"]) == choice
-    assert read_choice(kept("b", path, asdict(without)), ["unpacked"]) == without
-    # Who comes later takes what the first has chosen.
-    assert read_choice(kept("a", path, asdict(without)), ["a tile", "unpacked"]) == choice
-    # A way that is no candidate any more, an entry of something else and a damaged file are as if nothing was kept.
-    assert read_choice(kept("a", path), ["another"]) is None
-    assert read_choice(kept("c", path, {"tile": {"outputs": 1}}), ["a tile"]) is None
+    assert load_or_store("a", path) is None
+    assert read_choice(load_or_store("a", path, asdict(choice)), ["another", "a tile"]) == choice
+    assert read_choice(load_or_store("b", path, asdict(without)), ["unpacked"]) == without
+    # The first stored choice wins.
+    assert read_choice(load_or_store("a", path, asdict(without)), ["a tile", "unpacked"]) == choice
+    # An outdated candidate, an entry with other fields and a damaged file count as missing.
+    assert read_choice(load_or_store("a", path), ["another"]) is None
+    assert read_choice(load_or_store("c", path, {"tile": {"outputs": 1}}), ["a tile"]) is None
     path.write_text("{")
-    assert kept("b", path) is None
+    assert load_or_store("b", path) is None
     (tmp_path / "file").write_text("")
-    assert kept("a", tmp_path / "file" / "products.json", asdict(choice)) is None
+    assert load_or_store("a", tmp_path / "file" / "products.json", asdict(choice)) is None
 
 
 def test_of_a_long_result_both_ends_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_autotune, "emptied_for", lambda device: torch.empty(0))
-    monkeypatch.setattr(gemm_autotune, "graph_us", lambda product, emptied: 1.0)
+    monkeypatch.setattr(gemm_autotune, "l2_flush_buffer", lambda device: torch.empty(0))
+    monkeypatch.setattr(gemm_autotune, "graph_us", lambda product, flush_buffer: 1.0)
     rows = 4 * COMPARED_ROWS
     right = torch.ones(rows, 8)
 
-    def changed(row: int) -> Way:
+    def changed(row: int) -> Candidate:
         result = right.clone()
         result[row] = 9
-        return Way(f"row {row}", lambda hidden, packed: None, lambda hidden, packed: result)
+        return Candidate(f"row {row}", lambda hidden, packed: None, lambda hidden, packed: result)
 
-    expected = Way("right", lambda hidden, packed: None, lambda hidden, packed: right)
+    expected = Candidate("right", lambda hidden, packed: None, lambda hidden, packed: right)
     packed = Packed("int8 by row", torch.zeros(8, 2, dtype=torch.int32), torch.ones(8))
-    ways = [expected, changed(0), changed(rows // 2), changed(rows - 1)]
-    assert set(measure(torch.ones(rows, 8), packed, ways, expected).refused) == {"row 0", f"row {rows - 1}"}
+    candidates = [expected, changed(0), changed(rows // 2), changed(rows - 1)]
+    assert set(measure(torch.ones(rows, 8), packed, candidates, expected).refused) == {"row 0", f"row {rows - 1}"}

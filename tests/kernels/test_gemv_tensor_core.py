@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from benchmarker.kernels import cuda_source, gemv_nf4, gemv_tensor_core
-from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.dequantize_words import CODEBOOKS
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
-from benchmarker.kernels.gemv_gptq import ALL_EIGHT, Matrix, launch, on_tensor_cores, takes_tensor_cores, unpacked
-from benchmarker.kernels.gemv_tensor_core import Tile, program_for, tile_for
-from tests.gemv_sums import with_ends
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT, Matrix, launch, on_tensor_cores, supports_tensor_cores, unpacked
+from benchmarker.kernels.gemv_tensor_core import TileConfig, program_for, tile_config_for
+from tests.gemv_sums import with_fusion
 from tests.on_processor import run_on_processor
 
 
@@ -25,7 +25,7 @@ def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     run_on_processor(gemv_tensor_core, monkeypatch)
 
 
-def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFusion:
+def fusion_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFusion:
     """`normed`, `gated` (normed too) or `added`."""
     gain = (1 + torch.randn(inputs) / 4).to(dtype)
     residual = torch.randn(outputs).to(dtype)
@@ -38,43 +38,43 @@ def ends_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFu
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "ends", "tile", "dtype"),
+    ("inputs", "outputs", "fused", "tile", "dtype"),
     [
         # An odd number of chunks, the last warp with less, more tiles than groups.
-        (640, 80, "normed", Tile(2, 1, 1), torch.float16),
-        (512, 96, "gated", Tile(2, 2, 2), torch.float16),
-        (1280, 32, "added", Tile(3, 1, 2), torch.bfloat16),
+        (640, 80, "normed", TileConfig(2, 1, 1), torch.float16),
+        (512, 96, "gated", TileConfig(2, 2, 2), torch.float16),
+        (1280, 32, "added", TileConfig(3, 1, 2), torch.bfloat16),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
-def test_codes_times_a_vector(inputs: int, outputs: int, ends: str, tile: Tile, dtype: torch.dtype) -> None:
+def test_codes_times_a_vector(inputs: int, outputs: int, fused: str, tile: TileConfig, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    hidden, numbers = torch.randn(inputs).to(dtype), torch.tensor(NUMBERS["nf4"])
+    hidden, numbers = torch.randn(inputs).to(dtype), torch.tensor(CODEBOOKS["nf4"])
     codes, scales = (
         torch.randint(0, 256, (outputs * inputs // 2, 1), dtype=torch.uint8),
         torch.rand(outputs, inputs // 64),
     )
     both = torch.stack((codes >> 4, codes & 15), 1).view(outputs, inputs).long()
     weights = numbers[both] * scales.repeat_interleave(64, 1)
-    around = ends_of(ends, inputs, outputs, dtype)
-    made = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, around, tile=tile).double()
-    right = with_ends(hidden, weights, around)
+    fusion = fusion_of(fused, inputs, outputs, dtype)
+    made = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, fusion, tile=tile).double()
+    right = with_fusion(hidden, weights, fusion)
     assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "ends", "tile", "dtype", "zeroed"),
+    ("inputs", "outputs", "fused", "tile", "dtype", "has_zeros"),
     [
-        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16, False),
-        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16, False),
-        (1280, (96,), "added", Tile(3, 1, 2), torch.float16, False),
-        (640, (64, 16, 32), "normed", Tile(2, 1, 1), torch.float16, True),
-        (512, (48, 48), "gated", Tile(4, 2, 1), torch.bfloat16, True),
+        (640, (64, 16, 32), "normed", TileConfig(2, 1, 1), torch.float16, False),
+        (512, (48, 48), "gated", TileConfig(4, 2, 1), torch.bfloat16, False),
+        (1280, (96,), "added", TileConfig(3, 1, 2), torch.float16, False),
+        (640, (64, 16, 32), "normed", TileConfig(2, 1, 1), torch.float16, True),
+        (512, (48, 48), "gated", TileConfig(4, 2, 1), torch.bfloat16, True),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
 def test_words_times_a_vector(
-    inputs: int, outputs: tuple[int, ...], ends: str, tile: Tile, dtype: torch.dtype, zeroed: bool
+    inputs: int, outputs: tuple[int, ...], fused: str, tile: TileConfig, dtype: torch.dtype, has_zeros: bool
 ) -> None:
     torch.manual_seed(0)
     hidden, matrices, weights = torch.randn(inputs).to(dtype), [], []
@@ -82,13 +82,13 @@ def test_words_times_a_vector(
         words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, count), dtype=torch.int32)
         scales = (torch.rand(inputs // 128, count) / 30).to(dtype)
         zeros = torch.full((inputs // 128, count // 8), ALL_EIGHT, dtype=torch.int32)
-        if zeroed:
+        if has_zeros:
             zeros = torch.randint_like(zeros, -(2**31), 2**31 - 1)
-        matrices.append(Matrix(words, zeros if zeroed else None, scales))
+        matrices.append(Matrix(words, zeros if has_zeros else None, scales))
         weights.append(unpacked(words, zeros, scales.double()).T)
-    around = ends_of(ends, inputs, sum(outputs), dtype)
-    made = on_tensor_cores(hidden, matrices, around, tile=tile).double()
-    right = with_ends(hidden, torch.cat(weights), around)
+    fusion = fusion_of(fused, inputs, sum(outputs), dtype)
+    made = on_tensor_cores(hidden, matrices, fusion, tile=tile).double()
+    right = with_fusion(hidden, torch.cat(weights), fusion)
     assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
 
 
@@ -110,31 +110,33 @@ def test_gate_and_up_as_columns_of_one_matrix_make_what_they_make_apart() -> Non
         launch(hidden, columns)
 
 
-@pytest.mark.parametrize("most_held", [1, gemv_tensor_core.MOST_HELD])
-def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(most_held: int) -> None:
-    for units in range(1, gemv_tensor_core.MOST_INPUTS // gemv_tensor_core.CHUNK + 1):
+@pytest.mark.parametrize("max_prefetch", [1, gemv_tensor_core.MAX_PREFETCH])
+def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(max_prefetch: int) -> None:
+    for k_steps in range(1, gemv_tensor_core.MAX_INPUTS // gemv_tensor_core.CHUNK + 1):
         program = program_for(
-            torch.zeros(units * gemv_tensor_core.CHUNK, dtype=torch.float16), NO_FUSION,
-            tile_for(units, most_held=most_held),
-            units=units, tile_outputs=16, outputs=4096, multiprocessors=132,
+            torch.zeros(k_steps * gemv_tensor_core.CHUNK, dtype=torch.float16), NO_FUSION,
+            tile_config_for(k_steps, max_prefetch=max_prefetch),
+            k_steps=k_steps, tile_outputs=16, outputs=4096, sms=132,
         )  # fmt: skip
         macros = dict(program.macros)
-        assert macros["WARPS_PER_TILE"] * macros["K_STEPS"] >= units > (macros["WARPS_PER_TILE"] - 1) * macros["K_STEPS"]
+        assert (
+            macros["WARPS_PER_TILE"] * macros["K_STEPS"] >= k_steps > (macros["WARPS_PER_TILE"] - 1) * macros["K_STEPS"]
+        )
         assert macros["K_STEPS"] % macros["PREFETCH"] == 0
-        assert macros["PREFETCH"] <= most_held
-        assert macros["TILES_PER_BLOCK"] <= gemv_tensor_core.MOST_GROUPS
+        assert macros["PREFETCH"] <= max_prefetch
+        assert macros["TILES_PER_BLOCK"] <= gemv_tensor_core.MAX_TILES_PER_BLOCK
         assert program.threads <= 20 * 32
         assert program.shared_bytes <= gemv_tensor_core.HOPPERS_SHARED_BYTES
-        behind = gemv_tensor_core.VECTOR_AT + gemv_tensor_core.vector_bytes(units * gemv_tensor_core.CHUNK)
-        assert program.shared_bytes <= behind + gemv_tensor_core.SUMS_BYTES
+        behind = gemv_tensor_core.INPUT_OFFSET + gemv_tensor_core.input_bytes(k_steps * gemv_tensor_core.CHUNK)
+        assert program.shared_bytes <= behind + gemv_tensor_core.MAX_SUMS_BYTES
 
 
 def test_more_tiles_than_groups_are_taken_in_turns() -> None:
     def repeated(outputs: int) -> int:
         program = program_for(
-            torch.zeros(2560, dtype=torch.float16), NO_FUSION, Tile(10, 2, 1), units=10, tile_outputs=8,
+            torch.zeros(2560, dtype=torch.float16), NO_FUSION, TileConfig(10, 2, 1), k_steps=10, tile_outputs=8,
             outputs=outputs,
-            multiprocessors=132,
+            sms=132,
         )  # fmt: skip
         return dict(program.macros)["IS_PERSISTENT"]
 
@@ -159,13 +161,13 @@ def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert gemv_tensor_core.why_not(torch.device("cpu"), torch.float16, 2560, [32]) is not None
     card = SimpleNamespace(shared_memory_per_block_optin=gemv_tensor_core.HOPPERS_SHARED_BYTES)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    monkeypatch.setattr(gemv_tensor_core, "can_start_early", lambda device: True)
+    monkeypatch.setattr(gemv_tensor_core, "supports_pdl", lambda device: True)
     for name in ("why_no_source", "why_not_compiled"):
         monkeypatch.setattr(gemv_tensor_core, name, lambda *device: None)
     assert why_not() is None
     assert why_not(dtype=torch.bfloat16) is None
     assert why_not(dtype=torch.float32) == "not of 16 bits"
-    for changed in ({"inputs": 2600}, {"inputs": 2 * gemv_tensor_core.MOST_INPUTS}, {"outputs": [1024, 40]}):
+    for changed in ({"inputs": 2600}, {"inputs": 2 * gemv_tensor_core.MAX_INPUTS}, {"outputs": [1024, 40]}):
         assert "multiple" in (why_not(**changed) or "")
     # A card with less shared memory has no room for the vector of a large MLP.
     card.shared_memory_per_block_optin = 99 * 1024
@@ -201,7 +203,7 @@ def test_words_are_for_tensor_cores_only_as_they_are_known_there(changed: str, m
     gain = torch.zeros(256, dtype=torch.bfloat16 if changed == "gain" else torch.float16)
     zeros = torch.zeros(2, 8, dtype=torch.int32)[:, :4] if changed == "wide zeros" else zeros
     matrix = Matrix(words, zeros if "zeros" in changed else None, scales)
-    taken = takes_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], GemvFusion(gain, 1e-6))
+    taken = supports_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], GemvFusion(gain, 1e-6))
     assert taken == (changed in ("nothing", "zeros"))
 
 

@@ -103,10 +103,10 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> ByHand:
     kernel = ByHand()
     for module, function in (("gemv_dense", "gemv_dense"), ("gemv_dense", "gemv_swiglu"), ("gemv_nf4", "gemv_nf4")):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.{function}", getattr(kernel, function))
-    monkeypatch.setattr("benchmarker.kernels.gemv_dense.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.gemv_dense.supports_pdl", lambda device: True)
     monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.why_not", lambda *asked: None)
     # These models are in 32 bit, so that nothing rounds.
-    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.TYPES", (torch.float32, torch.bfloat16))
+    monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.HALF_TYPES", (torch.float32, torch.bfloat16))
     for where in ("linear_dispatch", "fuse_qkv_gate_up", "fuse_swiglu"):
         monkeypatch.setattr(
             f"benchmarker.kernels.{where}.is_one_query",
@@ -240,7 +240,7 @@ def test_codes_without_their_kernel_keep_the_one_for_prompts(
     model_folder, by_hand: ByHand, monkeypatch: pytest.MonkeyPatch, why_not: str | None
 ) -> None:
     monkeypatch.setattr("benchmarker.kernels.gemv_tensor_core.why_not", lambda *asked: why_not)
-    monkeypatch.setattr("benchmarker.kernels.quantized_gemm.can_start_early", lambda device: True)
+    monkeypatch.setattr("benchmarker.kernels.quantized_gemm.supports_pdl", lambda device: True)
     model = unpacked(load(model_folder, "bnb4", dtype="float32").model)
     one = torch.tensor([[10]])
     expected = logits(model, one)

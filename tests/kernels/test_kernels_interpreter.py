@@ -14,14 +14,14 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 START = "import torch\ntorch.manual_seed(0)\n"
 PACKED = """
-from benchmarker.kernels.quantized_gemm_triton import Tile, launch
-from benchmarker.kernels.packed_weights import Packed, by_place
-from benchmarker.kernels.quantized_gemm import ways_for
+from benchmarker.kernels.quantized_gemm_triton import TileConfig, launch
+from benchmarker.kernels.packed_weights import Packed, by_word_position
+from benchmarker.kernels.quantized_gemm import candidates_for
 outputs, inputs, hidden = 136, 512, torch.randn(20, 512).half()
 def checked(hidden, packed, words):
-    product = launch(by_place(hidden, packed.in_word), packed, Tile(64, 32, words, 3, 4, 4))
+    product = launch(by_word_position(hidden, packed.pack_factor), packed, TileConfig(64, 32, words, 3, 4, 4))
     if packed.form != "int8 by row":
-        likeliest = ways_for(hidden, packed)[0].launch(hidden, packed)
+        likeliest = candidates_for(hidden, packed)[0].launch(hidden, packed)
         assert float((likeliest - product).norm() / product.norm()) < 5e-4
     return product
 """
@@ -98,7 +98,7 @@ words = (codes.view(-1, 8, outputs) << shifts.view(1, 8, 1)).sum(1).to(torch.int
 packed_zeros = (zeros.view(len(zeros), -1, 8) << shifts).sum(2).to(torch.int32)
 packed = Packed("int4 by group, zeros", words, scales, packed_zeros)
 result = launch(packed, torch.float32)
-assert torch.equal(launch(packed, torch.float32, is_by_lane=True), unpack(packed, torch.float32, is_by_lane=True))
+assert torch.equal(launch(packed, torch.float32, by_lane_order=True), unpack(packed, torch.float32, by_lane_order=True))
 expected = (codes - zeros.repeat_interleave(group, 0)).double() * scales.double().repeat_interleave(group, 0)
 """,
     "unpack_matrix of int8": """
@@ -108,26 +108,26 @@ weights, scales = torch.randint(-128, 128, (72, 640), dtype=torch.int8), torch.r
 packed = packed_of(weights, scales, None, "int8 by row", 72)
 result, expected = launch(packed, torch.float16), weights.T.double() * scales.flatten().double()
 assert torch.equal(result, unpack(packed, torch.float16))
-assert torch.equal(launch(packed, torch.float16, is_by_lane=True), unpack(packed, torch.float16, is_by_lane=True))
+assert torch.equal(launch(packed, torch.float16, by_lane_order=True), unpack(packed, torch.float16, by_lane_order=True))
 """,
     "unpack_matrix of bitsandbytes' codes": """
 from benchmarker.kernels.packed_weights import packed_of
 from benchmarker.kernels.dequantize_matrix import launch, unpack
-from benchmarker.kernels.dequantize_words import NUMBERS
-codes, scales, table = torch.randint(0, 16, (72, 640)), torch.rand(72 * 10), torch.tensor(NUMBERS["fp4"])
+from benchmarker.kernels.dequantize_words import CODEBOOKS
+codes, scales, table = torch.randint(0, 16, (72, 640)), torch.rand(72 * 10), torch.tensor(CODEBOOKS["fp4"])
 both = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8)
 packed = packed_of(both.view(-1, 1), scales, table, "fp4", 72)
 result = launch(packed, torch.float16)
 expected = (table[codes].double() * scales.double().view(72, 10).repeat_interleave(64, 1)).T
 assert torch.equal(result, unpack(packed, torch.float16))
-assert torch.equal(launch(packed, torch.float16, is_by_lane=True), unpack(packed, torch.float16, is_by_lane=True))
+assert torch.equal(launch(packed, torch.float16, by_lane_order=True), unpack(packed, torch.float16, by_lane_order=True))
 """,
     "packed_matmul of bitsandbytes' codes": PACKED
     + """
-from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.dequantize_words import CODEBOOKS
 codes, scales = torch.randint(0, 16, (outputs, inputs)), torch.rand(outputs, inputs // 64)
 words = (codes[:, 0::2] << 4 | codes[:, 1::2]).to(torch.uint8).view(torch.int16)
-table = torch.tensor(NUMBERS["nf4"])
+table = torch.tensor(CODEBOOKS["nf4"])
 packed = Packed("nf4", words, scales, table)
 result = checked(hidden, packed, 16)
 expected = hidden.double() @ (table.half().double()[codes] * scales.double().repeat_interleave(64, 1)).T

@@ -26,7 +26,7 @@ by_hand = pytest.mark.by_hand
 
 
 @pytest.mark.parametrize(
-    ("in_word", "dtype"),
+    ("pack_factor", "dtype"),
     [
         (4, torch.float16),
         (8, torch.bfloat16),
@@ -37,14 +37,14 @@ by_hand = pytest.mark.by_hand
 # The last threads of the second have nothing to do.
 @pytest.mark.parametrize(("rows", "inputs"), [(4, 128), (3, 192)])
 def test_the_kernel_orders_rows_as_torchs_operators_do(
-    in_word: int, dtype: torch.dtype, rows: int, inputs: int, on_processor: None
+    pack_factor: int, dtype: torch.dtype, rows: int, inputs: int, on_processor: None
 ) -> None:
     hidden = random_rows(rows, inputs, dtype)
-    assert torch.equal(module.launch(hidden, in_word), by_lane(hidden, in_word))
+    assert torch.equal(module.launch(hidden, pack_factor), by_lane(hidden, pack_factor))
 
 
 @pytest.mark.parametrize(
-    ("in_word", "dtype", "rounding"),
+    ("pack_factor", "dtype", "rounding"),
     [
         (8, torch.float16, 2e-3),
         (4, torch.bfloat16, 2e-2),
@@ -53,11 +53,11 @@ def test_the_kernel_orders_rows_as_torchs_operators_do(
     ],
 )
 def test_the_kernel_makes_swiglu_in_the_order(
-    in_word: int, dtype: torch.dtype, rounding: float, on_processor: None
+    pack_factor: int, dtype: torch.dtype, rounding: float, on_processor: None
 ) -> None:
     gate_up = random_rows(3, 2 * 192, dtype)
     gate, up = gate_up.float().chunk(2, -1)
-    made, right = module.launch(gate_up, in_word, is_gated=True), by_lane(silu(gate) * up, in_word)
+    made, right = module.launch(gate_up, pack_factor, is_swiglu=True), by_lane(silu(gate) * up, pack_factor)
     assert made.dtype == dtype
     torch.testing.assert_close(made.float(), right, rtol=rounding, atol=1e-6)
 

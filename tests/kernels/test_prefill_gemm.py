@@ -12,9 +12,9 @@ import torch
 
 from benchmarker.kernels import permute_rows, prefill_gemm
 from benchmarker.kernels.cuda_source import CudaSourceError
-from benchmarker.kernels.packed_weights import ZEROED, by_lane
-from benchmarker.kernels.prefill_gemm import Cut, cuts_for, launch
-from benchmarker.kernels.quantized_gemm import ways_for
+from benchmarker.kernels.packed_weights import INT4_ZEROS, by_lane
+from benchmarker.kernels.prefill_gemm import TileConfig, launch, tile_configs_for
+from benchmarker.kernels.quantized_gemm import candidates_for
 from tests.benchmarks.gemm_times import weights_of
 from tests.on_processor import OnProcessorKernel, run_on_processor
 
@@ -23,17 +23,17 @@ FORMS = {8: "int8 by row", 4: "int4 by group", 16: "nf4"}
 
 @dataclass(frozen=True)
 class Case:
-    """A product, and how it is cut."""
+    """A product, and how it is config."""
 
     form: int
     rows: int
     inputs: int
     outputs: int
-    cut: Cut
+    config: TileConfig
     stages: int
     dtype: torch.dtype = torch.float16
     are_scales_wide: bool = False
-    zeroed: bool = False
+    has_zeros: bool = False
 
 
 def by_hand(case: Case) -> Any:
@@ -45,47 +45,50 @@ def by_hand(case: Case) -> Any:
     "case",
     [
         # Fewer tiles than programs: several make a tile, and the last outputs and rows are not all there.
-        Case(8, 40, 256, 136, Cut(128, 32, 7, 4), stages=2, are_scales_wide=True),
-        Case(4, 1, 768, 96, Cut(256, 32, 5, 1), stages=3),
-        by_hand(Case(16, 33, 768, 64, Cut(128, 32, 4, 2), stages=3)),
+        Case(8, 40, 256, 136, TileConfig(128, 32, 7, 4), stages=2, are_scales_wide=True),
+        Case(4, 1, 768, 96, TileConfig(256, 32, 5, 1), stages=3),
+        by_hand(Case(16, 33, 768, 64, TileConfig(128, 32, 4, 2), stages=3)),
         # More tiles than programs: some are whole, others shared.
-        by_hand(Case(8, 150, 320, 400, Cut(128, 32, 6, 2), stages=4, dtype=torch.bfloat16)),
-        Case(4, 70, 384, 224, Cut(128, 32, 4, 2), stages=3),
-        Case(4, 97, 640, 288, Cut(256, 64, 3, 1), stages=2, dtype=torch.bfloat16),
-        by_hand(Case(16, 100, 768, 304, Cut(256, 32, 3, 2), stages=4)),
-        by_hand(Case(4, 70, 256, 160, Cut(128, 32, 4, 6), stages=2)),
+        by_hand(Case(8, 150, 320, 400, TileConfig(128, 32, 6, 2), stages=4, dtype=torch.bfloat16)),
+        Case(4, 70, 384, 224, TileConfig(128, 32, 4, 2), stages=3),
+        Case(4, 97, 640, 288, TileConfig(256, 64, 3, 1), stages=2, dtype=torch.bfloat16),
+        by_hand(Case(16, 100, 768, 304, TileConfig(256, 32, 3, 2), stages=4)),
+        by_hand(Case(4, 70, 256, 160, TileConfig(128, 32, 4, 6), stages=2)),
         # Fewer chunks to share than programs.
-        Case(8, 128, 256, 384, Cut(128, 32, 11, 1), stages=2, are_scales_wide=True),
+        Case(8, 128, 256, 384, TileConfig(128, 32, 11, 1), stages=2, are_scales_wide=True),
         # A whole number of tiles for each program.
-        Case(8, 128, 448, 256, Cut(256, 128, 1, 0), stages=3),
-        by_hand(Case(16, 140, 512, 312, Cut(128, 128, 2, 0), stages=2)),
+        Case(8, 128, 448, 256, TileConfig(256, 128, 1, 0), stages=3),
+        by_hand(Case(16, 140, 512, 312, TileConfig(128, 128, 2, 0), stages=2)),
         # Three warp groups.
-        Case(4, 70, 384, 352, Cut(192, 32, 4, 2), stages=3),
-        by_hand(Case(16, 64, 512, 200, Cut(192, 64, 3, 2), stages=2)),
+        Case(4, 70, 384, 352, TileConfig(192, 32, 4, 2), stages=3),
+        by_hand(Case(16, 64, 512, 200, TileConfig(192, 64, 3, 2), stages=2)),
         # Tiles of 256 rows.
-        by_hand(Case(8, 300, 256, 160, Cut(128, 256, 3, 1), stages=2)),
-        by_hand(Case(4, 520, 384, 256, Cut(128, 256, 4, 2), stages=3, dtype=torch.bfloat16)),
-        Case(16, 257, 512, 136, Cut(128, 256, 7, 4), stages=2),
+        by_hand(Case(8, 300, 256, 160, TileConfig(128, 256, 3, 1), stages=2)),
+        by_hand(Case(4, 520, 384, 256, TileConfig(128, 256, 4, 2), stages=3, dtype=torch.bfloat16)),
+        Case(16, 257, 512, 136, TileConfig(128, 256, 7, 4), stages=2),
         # More tiles are left than are made whole, and none is shared: some programs have one less.
-        Case(4, 70, 384, 160, Cut(128, 32, 4, 0), stages=3),
+        Case(4, 70, 384, 160, TileConfig(128, 32, 4, 0), stages=3),
         # Zero points other than 8; the last outputs and rows are not all there.
-        Case(4, 70, 384, 352, Cut(192, 32, 4, 2), stages=3, zeroed=True),
-        Case(4, 97, 640, 288, Cut(128, 64, 3, 1), stages=2, dtype=torch.bfloat16, zeroed=True),
-        by_hand(Case(4, 300, 384, 256, Cut(256, 128, 3, 1), stages=3, zeroed=True)),
+        Case(4, 70, 384, 352, TileConfig(192, 32, 4, 2), stages=3, has_zeros=True),
+        Case(4, 97, 640, 288, TileConfig(128, 64, 3, 1), stages=2, dtype=torch.bfloat16, has_zeros=True),
+        by_hand(Case(4, 300, 384, 256, TileConfig(256, 128, 3, 1), stages=3, has_zeros=True)),
         # As many chunks ahead as have scales together.
-        Case(16, 30, 1280, 384, Cut(128, 32, 7, 3), stages=8),
+        Case(16, 30, 1280, 384, TileConfig(128, 32, 7, 3), stages=8),
     ],
     ids=str,
 )
 def test_weights_times_rows(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     run_on_processor(prefill_gemm, monkeypatch)
-    monkeypatch.setattr(prefill_gemm, "MOST_STAGES", case.stages)
-    packed, matrix = weights_of(ZEROED if case.zeroed else FORMS[case.form], case.inputs, case.outputs, "cpu")
+    monkeypatch.setattr(prefill_gemm, "MAX_STAGES", case.stages)
+    packed, matrix = weights_of(INT4_ZEROS if case.has_zeros else FORMS[case.form], case.inputs, case.outputs, "cpu")
     if case.form != 16:
         packed = replace(packed, scales=packed.scales.to(torch.float32 if case.are_scales_wide else case.dtype))
     hidden = torch.randn(case.rows, case.inputs).to(case.dtype)
-    made, right = launch(by_lane(hidden, packed.in_word), packed, case.cut).float(), hidden.float() @ matrix.float().T
+    made, right = (
+        launch(by_lane(hidden, packed.pack_factor), packed, case.config).float(),
+        hidden.float() @ matrix.float().T,
+    )
     assert float((made - right).norm() / right.norm()) < (8e-3 if case.dtype == torch.bfloat16 else 1e-3)
     assert not prefill_gemm._counts(hidden.device).any()
 
@@ -98,17 +101,21 @@ def test_few_rows_of_4_bit_are_brought_into_the_order_before(form: str, monkeypa
     monkeypatch.setattr(prefill_gemm, "why_not", lambda *asked: None)
     packed, matrix = weights_of(form, 512, 160, "cpu")
     hidden = torch.randn(20, 512).half()
-    ways = [way for way in ways_for(hidden, packed) if way.name.endswith(", rows ordered before")]
+    candidates = [one for one in candidates_for(hidden, packed) if one.name.endswith(", rows ordered before")]
     right = hidden.float() @ matrix.float().T
-    # The others cut the product otherwise.
-    way = ways[0]
-    assert float((way.launch(hidden, packed).float() - right).norm() / right.norm()) < 1e-3, way.name
+    # The others config the product otherwise.
+    candidate = candidates[0]
+    assert float((candidate.launch(hidden, packed).float() - right).norm() / right.norm()) < 1e-3, candidate.name
 
 
 def test_tiles_that_no_program_has_whole_are_shared() -> None:
     def shared(outputs: int, rows: int) -> list[int]:
         packed, _ = weights_of("int8 by row", 64, outputs, "cpu")
-        return [cut.shared for cut in cuts_for(packed, rows, 132) if cut.outputs == 256 and cut.programs == 132]
+        return [
+            config.split_tiles
+            for config in tile_configs_for(packed, rows, 132)
+            if config.outputs == 256 and config.blocks == 132
+        ]
 
     # Two tiles of 128 rows, of each 256 outputs.
     assert shared(256 * 66, 256) == [0]
@@ -121,11 +128,15 @@ def test_tiles_that_no_program_has_whole_are_shared() -> None:
 
 def test_where_there_are_fewer_tiles_than_processors_several_numbers_of_programs_are_tried() -> None:
     packed, _ = weights_of("int8 by row", 256, 2560, "cpu")
-    tried = [(cut.programs, cut.shared) for cut in cuts_for(packed, 64, 132) if cut.outputs == 128]
+    tried = [
+        (config.blocks, config.split_tiles) for config in tile_configs_for(packed, 64, 132) if config.outputs == 128
+    ]
     # All, and of 20 tiles 6, 4 and 1 for each; but none without a chunk of its own.
     assert tried == [(80, 20), (20, 0)]
     packed, _ = weights_of("int8 by row", 2560, 2560, "cpu")
-    tried = [(cut.programs, cut.shared) for cut in cuts_for(packed, 64, 132) if cut.outputs == 128]
+    tried = [
+        (config.blocks, config.split_tiles) for config in tile_configs_for(packed, 64, 132) if config.outputs == 128
+    ]
     assert tried == [(132, 20), (120, 20), (80, 20), (20, 0)]
 
 
@@ -133,13 +144,13 @@ def test_where_there_are_fewer_tiles_than_processors_several_numbers_of_programs
 @pytest.mark.parametrize("rows", [9, 33, 64, 100, 512, 4096])
 def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
     packed, _ = weights_of(form, 2560, 6144, "cpu")
-    cuts = cuts_for(packed, rows, 132)
-    assert cuts
-    for cut in cuts:
-        program = prefill_gemm.program_for(packed, torch.float16, cut)
+    configs = tile_configs_for(packed, rows, 132)
+    assert configs
+    for config in configs:
+        program = prefill_gemm.program_for(packed, torch.float16, config)
         assert dict(program.macros)["STAGES"] >= 2
         assert program.shared_bytes <= 227 * 1024
-        assert cut.programs <= 132
+        assert config.blocks <= 132
 
 
 @pytest.mark.parametrize(
@@ -157,7 +168,7 @@ def test_every_cut_fits_into_a_processor(form: str, rows: int) -> None:
 )
 def test_tiles_grow_with_the_rows(rows: int, sizes: set[tuple[int, int]]) -> None:
     packed, _ = weights_of("int8 by row", 64, 6144, "cpu")
-    assert {(cut.outputs, cut.rows) for cut in cuts_for(packed, rows, 132)} == sizes
+    assert {(config.outputs, config.rows) for config in tile_configs_for(packed, rows, 132)} == sizes
 
 
 @pytest.mark.parametrize(("rows", "tiles"), [(256, None), (384, None), (512, 128), (2048, None)])
@@ -165,8 +176,8 @@ def test_tiles_of_192_outputs_are_a_candidate_where_nearly_all_processors_make_o
     rows: int, tiles: int | None
 ) -> None:
     packed, _ = weights_of("int8 by row", 64, 6144, "cpu")
-    cuts = [cut for cut in cuts_for(packed, rows, 132) if cut.outputs == 192]
-    assert cuts == ([Cut(192, 128, tiles, 0)] if tiles else [])
+    configs = [config for config in tile_configs_for(packed, rows, 132) if config.outputs == 192]
+    assert configs == ([TileConfig(192, 128, tiles, 0)] if tiles else [])
 
 
 def test_a_compiler_that_gives_too_few_registers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,4 +185,4 @@ def test_a_compiler_that_gives_too_few_registers_is_refused(monkeypatch: pytest.
     packed, _ = weights_of("int8 by row", 256, 128, "cpu")
     monkeypatch.setattr(prefill_gemm, "cuda_kernel", lambda *_: OnProcessorKernel("prefill_gemm", CDLL(None), 160))
     with pytest.raises(CudaSourceError, match="gives a thread 160 registers, too few to exchange"):
-        launch(by_lane(torch.randn(40, 256).half(), packed.in_word), packed, Cut(128, 32, 1, 0))
+        launch(by_lane(torch.randn(40, 256).half(), packed.pack_factor), packed, TileConfig(128, 32, 1, 0))

@@ -1,7 +1,7 @@
 """Products of packed weights in a decode step of several sequences: which linears, and that the numbers stay.
 
 The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interpreter.py`): here its place is taken by the
-way that unpacks first.
+candidate that unpacks first.
 """
 
 from pathlib import Path
@@ -18,15 +18,15 @@ from benchmarker.engines.decoders.native import native_decoder, native_kernels
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, gemv_tensor_core, optimize, prefill_gemm, quantized_gemm, restore
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
-from benchmarker.kernels.dequantize_words import NUMBERS
+from benchmarker.kernels.dequantize_words import CODEBOOKS
 from benchmarker.kernels.fused_decode_layer import product_of
-from benchmarker.kernels.gemm_autotune import Way
+from benchmarker.kernels.gemm_autotune import Candidate
 from benchmarker.kernels.linear_dispatch import replace_linears
 from benchmarker.kernels.opaque_linear import make_opaque
-from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
+from benchmarker.kernels.packed_weights import Order, Packed, in_natural_order, order_of, pack_factor, reorder
 from benchmarker.kernels.permute_rows import swiglu_by_lane
-from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
-from benchmarker.kernels.quantized_gemm_triton import tiles_for
+from benchmarker.kernels.quantized_gemm import candidates_for, unpacked_candidate
+from benchmarker.kernels.quantized_gemm_triton import tile_configs_for
 from benchmarker.kernels.rewritten_module import ADDED, SwigluKernels
 from benchmarker.kernels.scaled_linear import ScaledLinear, quantized_rows
 from benchmarker.quantization.load import quantized_linears
@@ -44,14 +44,14 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Linears are taken as on a GPU, and multiplied by what unpacks first; form and outputs of each product made."""
     made: list[tuple[str, int]] = []
 
-    def chosen(hidden: torch.Tensor, packed: Packed, *_: Any) -> Way:
+    def best_candidate(hidden: torch.Tensor, packed: Packed, *_: Any) -> Candidate:
         made.append((packed.form, packed.outputs))
-        return unpacked_way
+        return unpacked_candidate
 
     for module in ("gemv_tensor_core", "prefill_gemm"):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.why_not", lambda *asked: None)
     for module in ("gemv_dense", "quantized_gemm"):
-        monkeypatch.setattr(f"benchmarker.kernels.{module}.can_start_early", lambda device: True)
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.supports_pdl", lambda device: True)
     # Its kernel for one query needs a GPU.
     monkeypatch.setattr("benchmarker.kernels.fuse_swiglu._has_gemv", lambda mlp: False)
     monkeypatch.setattr(
@@ -63,7 +63,7 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
             else "another class"
         ),
     )
-    monkeypatch.setattr(quantized_gemm, "chosen", chosen)
+    monkeypatch.setattr(quantized_gemm, "best_candidate", best_candidate)
     return made
 
 
@@ -88,9 +88,9 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
 ) -> None:
     swiglus_by_lane: list[tuple[int, ...]] = []
 
-    def swiglu(gate_up: torch.Tensor, in_word: int) -> torch.Tensor:
+    def swiglu(gate_up: torch.Tensor, pack_factor: int) -> torch.Tensor:
         swiglus_by_lane.append(tuple(gate_up.shape))
-        return swiglu_by_lane(gate_up, in_word)
+        return swiglu_by_lane(gate_up, pack_factor)
 
     monkeypatch.setattr("benchmarker.kernels.fuse_swiglu.swiglu_by_lane", swiglu)
     model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
@@ -220,7 +220,7 @@ def test_a_prompt_too_long_for_packed_products_unpacks_each_fused_matrix_once(
         return unpack_matrix(*tensors_and_form)
 
     monkeypatch.setattr("benchmarker.kernels.linear_dispatch.unpack_matrix", unpacked_matrix)
-    monkeypatch.setattr(quantized_gemm, "MOST_ROWS", 128)
+    monkeypatch.setattr(quantized_gemm, "MAX_ROWS", 128)
     ids = torch.arange(150)[None, :] + 10
     model = unpacked(load(model_folder, quant, dtype="bfloat16").model)
     expected = logits_of(model, ids)
@@ -243,7 +243,7 @@ def test_gptqs_words_are_taken_with_zeros_and_without(shape_folder, as_on_hopper
     assert {quantized_gemm.packed_form(linear) for linear in linears} == {"int4 by group"}
     linears[0].qzeros[0, 0] += 1
     assert quantized_gemm.packed_form(linears[0]) == "int4 by group, zeros"
-    linears[0].most_packed_rows = quantized_gemm.most_packed_rows(linears[0], "int4 by group, zeros")
+    linears[0].max_packed_rows = quantized_gemm.max_packed_rows(linears[0], "int4 by group, zeros")
     hidden = torch.randn(BATCH, 1, linears[0].in_features, dtype=torch.float16)
     made = quantized_gemm.packed_product(hidden, linears[0], "int4 by group, zeros")
     expected = hidden[:, 0].float() @ linears[0].dequantize_weight().float()
@@ -258,7 +258,7 @@ def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
     model = unpacked(load(model_folder, "bnb4", dtype="bfloat16").model)
     linear: Any = model.model.layers[0].mlp.gate_proj
     assert quantized_gemm.packed_form(linear) == "nf4"
-    assert torch.equal(linear.weight.quant_state.code.float(), torch.tensor(NUMBERS["nf4"]))
+    assert torch.equal(linear.weight.quant_state.code.float(), torch.tensor(CODEBOOKS["nf4"]))
     for where, name, value in (
         (linear.weight.quant_state, "code", linear.weight.quant_state.code + 1),
         (linear.weight.quant_state, "blocksize", 32),
@@ -268,18 +268,18 @@ def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
             changed.setattr(where, name, value)
             assert quantized_gemm.packed_form(linear) is None, name
     assert quantized_gemm.packed_form(model.lm_head) is None
-    monkeypatch.setattr(quantized_gemm, "can_start_early", lambda device: False)
+    monkeypatch.setattr(quantized_gemm, "supports_pdl", lambda device: False)
     assert quantized_gemm.packed_form(linear) is None
 
 
 def test_rows_that_the_kernel_takes_are_several_of_16_bits() -> None:
-    linear = SimpleNamespace(most_packed_rows=128)
+    linear = SimpleNamespace(max_packed_rows=128)
     taken = {
-        rows: quantized_gemm.takes_rows(torch.empty(rows, 1, 8, dtype=torch.float16), linear)
+        rows: quantized_gemm.is_supported(torch.empty(rows, 1, 8, dtype=torch.float16), linear)
         for rows in (1, 2, 128, 129)
     }
     assert taken == {1: False, 2: True, 128: True, 129: False}
-    assert not quantized_gemm.takes_rows(torch.empty(2, 1, 8), linear)
+    assert not quantized_gemm.is_supported(torch.empty(2, 1, 8), linear)
 
 
 def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() -> None:
@@ -287,38 +287,38 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
         words = torch.empty(outputs, inputs // 4, dtype=torch.int32, device="meta")
         return Packed("int8 by row", words, torch.empty(outputs, device="meta"))
 
-    few, many = (tiles_for(packed(outputs, 2560), 8, 132) for outputs in (2560, 19456))
-    assert max(tile.parts for tile in few) > 1
-    assert min(tile.parts for tile in many) == 1
+    few, many = (tile_configs_for(packed(outputs, 2560), 8, 132) for outputs in (2560, 19456))
+    assert max(tile.split_k for tile in few) > 1
+    assert min(tile.split_k for tile in many) == 1
     for tiles in (few, many):
         assert len(tiles) == len(set(tiles)) <= 8
         for tile in tiles:
             assert 2560 // 4 % tile.words == 0
             # No program is left without a step.
             steps = 2560 // 4 // tile.words
-            assert (tile.parts - 1) * -(-steps // tile.parts) < steps
+            assert (tile.split_k - 1) * -(-steps // tile.split_k) < steps
 
 
 @pytest.mark.parametrize(
     ("form", "rows", "order", "shape"),
     [
-        ("int8 by row", 32, "by place", (32, 4, 32)),
+        ("int8 by row", 32, "by word position", (32, 4, 32)),
         ("int8 by row", 33, "by lane", (33, 2, 4, 16)),
-        ("int4 by group", 32, "as they are", (32, 128)),
+        ("int4 by group", 32, "natural", (32, 128)),
         ("int4 by group", 129, "by lane", (129, 2, 4, 16)),
-        ("nf4", 2, "as they are", (2, 128)),
+        ("nf4", 2, "natural", (2, 128)),
     ],
 )
 def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, shape: tuple[int, ...]) -> None:
-    assert order_of(form, rows, has_prompt_kernel=True) == order
-    assert order_of(form, rows, has_prompt_kernel=False) != "by lane"
+    assert order_of(form, rows, has_prefill_gemm=True) == order
+    assert order_of(form, rows, has_prefill_gemm=False) != "by lane"
     hidden = torch.arange(rows * 128.0).view(rows, 128)
-    placed = ordered(hidden, in_word(form), order)
-    assert placed.shape == shape
+    permuted = reorder(hidden, pack_factor(form), order)
+    assert permuted.shape == shape
     if order == "by lane":
-        assert torch.equal(placed.flatten(1).sort().values, hidden)
+        assert torch.equal(permuted.flatten(1).sort().values, hidden)
     else:
-        assert torch.equal(as_they_are(placed), hidden)
+        assert torch.equal(in_natural_order(permuted), hidden)
 
 
 @pytest.mark.parametrize(
@@ -339,9 +339,9 @@ def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
 ) -> None:
     monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: None if is_on_card else "another card")
     monkeypatch.setattr(prefill_gemm, "why_not", lambda *asked: None if is_hopper else "not Hopper")
-    monkeypatch.setattr(gemv_tensor_core, "most_shared_bytes", lambda device: gemv_tensor_core.HOPPERS_SHARED_BYTES)
+    monkeypatch.setattr(gemv_tensor_core, "max_shared_bytes", lambda device: gemv_tensor_core.HOPPERS_SHARED_BYTES)
     words, scales = torch.zeros(64, 640, dtype=torch.int16), torch.ones(64, 40)
-    names = [way.name for way in ways_for(torch.zeros(rows, 2560), Packed("nf4", words, scales))]
+    names = [candidate.name for candidate in candidates_for(torch.zeros(rows, 2560), Packed("nf4", words, scales))]
     assert len(set(names)) == len(names)
     by_table = is_on_card and rows <= 64
     assert any(name.startswith("table, ") for name in names) == by_table
@@ -358,7 +358,7 @@ def test_a_prompt_of_any_length_is_compiled(
     form: str, lengths: tuple[int, ...], as_on_hopper: list[tuple[str, int]]
 ) -> None:
     # The second length makes the number of rows a symbol, also where it decides how they are laid.
-    linear, down = (SimpleNamespace(out_features=256, most_packed_rows=16384, weight=None) for _ in range(2))
+    linear, down = (SimpleNamespace(out_features=256, max_packed_rows=16384, weight=None) for _ in range(2))
     packed, matrix = weights_of(form, 128, 256, "cpu")
     torch.compiler.reset()
     frames: list[int] = []
@@ -368,9 +368,9 @@ def test_a_prompt_of_any_length_is_compiled(
         return aot_eager(graph, inputs)
 
     def product(hidden: torch.Tensor) -> torch.Tensor:
-        assert quantized_gemm.are_ordered_by_kernel(hidden.shape[1], linear, form)
+        assert quantized_gemm.uses_permute_kernel(hidden.shape[1], linear, form)
         gate_up = quantized_gemm.packed_product(hidden, linear, form)
-        return quantized_gemm.product_of_placed(swiglu_by_lane(gate_up, in_word(form)), down, form)
+        return quantized_gemm.product_of_permuted(swiglu_by_lane(gate_up, pack_factor(form)), down, form)
 
     given = packed.words.view(torch.int8) if form == "int8 by row" else packed.words
     scales = packed.scales[:, None] if form == "int8 by row" else packed.scales
@@ -438,6 +438,6 @@ def test_codes_are_asked_for_in_the_models_own_type(
     linear: Any = unpacked(load(model_folder, "bnb4", dtype=dtype).model).model.layers[0].mlp.gate_proj
     asked: list[torch.dtype] = []
     monkeypatch.setattr("benchmarker.kernels.prefill_gemm.why_not", lambda _, kind, __: asked.append(kind) or "no")
-    assert quantized_gemm.most_packed_rows(linear, "nf4") == 128
+    assert quantized_gemm.max_packed_rows(linear, "nf4") == 128
     assert asked == [getattr(torch, dtype)]
     assert as_on_hopper == []

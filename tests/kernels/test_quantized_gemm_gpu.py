@@ -1,4 +1,4 @@
-"""Packed products on a GPU: every tile that could be chosen makes the product; a choice is the next process's too."""
+"""Packed products on a GPU: every candidate returns the product; a stored choice is used by the next process."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 
 from benchmarker.kernels import gemm_autotune, prefill_gemm, w4a16_gemm
 from benchmarker.kernels.dequantize_matrix import unpack
-from benchmarker.kernels.dequantize_words import NUMBERS
-from benchmarker.kernels.gemm_autotune import Way, chosen, difference
+from benchmarker.kernels.dequantize_words import CODEBOOKS
+from benchmarker.kernels.gemm_autotune import Candidate, best_candidate, difference
 from benchmarker.kernels.gemv_gptq import ALL_EIGHT
 from benchmarker.kernels.packed_weights import (
-    ZEROED,
+    INT4_ZEROS,
     Packed,
     by_lane,
-    by_place,
+    by_word_position,
     is_int4_by_group,
     order_of,
-    ordered,
+    reorder,
 )
 from benchmarker.kernels.permute_rows import rows_by_lane, swiglu_by_lane
-from benchmarker.kernels.quantized_gemm import unpacked_product, unpacked_way, ways_for
-from benchmarker.kernels.quantized_gemm_triton import launch, tiles_for
+from benchmarker.kernels.quantized_gemm import candidates_for, unpacked_candidate, unpacked_product
+from benchmarker.kernels.quantized_gemm_triton import launch, tile_configs_for
 from tests.kernels.test_w4a16_gemm import QWEN3_4B
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
-FORMS = ("int8 by row", "int4 by group", ZEROED, "nf4", "fp4")
+FORMS = ("int8 by row", "int4 by group", INT4_ZEROS, "nf4", "fp4")
 
 
 def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
@@ -42,8 +42,8 @@ def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
 
     if form == "int8 by row":
         return Packed(form, words(outputs, inputs // 4), scales(outputs))
-    if form in NUMBERS:
-        table = torch.tensor(NUMBERS[form], device="cuda")
+    if form in CODEBOOKS:
+        table = torch.tensor(CODEBOOKS[form], device="cuda")
         codes = words(outputs, inputs // 4, kind=torch.int16)
         return Packed(form, codes, scales(outputs, inputs // 64, kind=torch.float32), table)
     zeros = words(inputs // 128, outputs // 8)
@@ -54,7 +54,7 @@ def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
 
 def matrix_of(weights: Packed) -> torch.Tensor:
     """The weights as numbers, [inputs, outputs]."""
-    every_input = torch.eye(weights.length * weights.in_word, device="cuda", dtype=torch.float16)
+    every_input = torch.eye(weights.length * weights.pack_factor, device="cuda", dtype=torch.float16)
     return unpacked_product(every_input, weights)
 
 
@@ -64,13 +64,13 @@ def skip_if(reason: str | None) -> None:
         pytest.skip(reason)
 
 
-def check_each_time(ways: list[Way], hidden: torch.Tensor, weights: Packed, expected: torch.Tensor) -> None:
-    """Hold each way to the product, four times to the same bits."""
-    for way in ways:
-        made = way.launch(hidden, weights)
-        assert difference(made, expected) < 1e-3, way.name
+def check_each_time(candidates: list[Candidate], hidden: torch.Tensor, weights: Packed, expected: torch.Tensor) -> None:
+    """Hold each candidate to the product, four times to the same bits."""
+    for candidate in candidates:
+        made = candidate.launch(hidden, weights)
+        assert difference(made, expected) < 1e-3, candidate.name
         # Blocks that share a tile end in any order, and their sums are added in one.
-        assert all(torch.equal(way.launch(hidden, weights), made) for _ in range(3)), way.name
+        assert all(torch.equal(candidate.launch(hidden, weights), made) for _ in range(3)), candidate.name
 
 
 @pytest.mark.parametrize("rows", [2, 8, 64, 128])
@@ -81,27 +81,27 @@ def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) 
     hidden = torch.randn(rows, 2560, device="cuda", dtype=dtype)
     expected = hidden.double() @ matrix_of(weights).double()
     processors = torch.cuda.get_device_properties(0).multi_processor_count
-    tiles = tiles_for(weights, rows, processors)
+    tiles = tile_configs_for(weights, rows, processors)
     assert tiles
     for tile in tiles:
-        made = launch(by_place(hidden, weights.in_word), weights, tile)
+        made = launch(by_word_position(hidden, weights.pack_factor), weights, tile)
         assert difference(made, expected.float()) < (1e-3 if dtype == torch.float16 else 8e-3), tile
 
 
 @pytest.mark.parametrize("rows", [2, 8, 21, 64])
 @pytest.mark.parametrize(("inputs", "outputs"), QWEN3_4B)
-@pytest.mark.parametrize("form", ["int4 by group", ZEROED, "nf4"])
+@pytest.mark.parametrize("form", ["int4 by group", INT4_ZEROS, "nf4"])
 def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
     skip_if(w4a16_gemm.why_not(hidden, weights))
     expected = hidden.float() @ matrix_of(weights).float()
-    cuts = [way for way in ways_for(hidden, weights) if way.name.startswith("table, ")]
-    assert len(cuts) >= 3
-    check_each_time(cuts, hidden, weights, expected)
+    configs = [one for one in candidates_for(hidden, weights) if one.name.startswith("table, ")]
+    assert len(configs) >= 3
+    check_each_time(configs, hidden, weights, expected)
 
 
-@pytest.mark.parametrize("form", ["int4 by group", ZEROED, "nf4", "fp4"])
+@pytest.mark.parametrize("form", ["int4 by group", INT4_ZEROS, "nf4", "fp4"])
 def test_cuts_multiply_bfloat16(form: str) -> None:
     weights = packed(form, 2560, 4096)
     if is_int4_by_group(form):
@@ -109,8 +109,8 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
     hidden = torch.randn(20, 4096, device="cuda", dtype=torch.bfloat16)
     skip_if(w4a16_gemm.why_not(hidden, weights))
     expected = hidden.float() @ matrix_of(weights).float()
-    for cut in w4a16_gemm.cuts_for(weights, 20, 132):
-        assert difference(w4a16_gemm.launch(hidden, weights, cut), expected) < 8e-3, cut
+    for config in w4a16_gemm.tile_configs_for(weights, 20, 132):
+        assert difference(w4a16_gemm.launch(hidden, weights, config), expected) < 8e-3, config
 
 
 @pytest.mark.parametrize("rows", [33, 64, 100, 512, 2100])
@@ -120,10 +120,10 @@ def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
     skip_if(prefill_gemm.why_not(hidden.device, hidden.dtype, weights))
-    expected, placed = hidden.float() @ matrix_of(weights).float(), by_lane(hidden, weights.in_word)
-    ways = [way for way in ways_for(placed, weights) if way.name.startswith("warp groups, ")]
-    assert ways
-    check_each_time(ways, placed, weights, expected)
+    expected, permuted = hidden.float() @ matrix_of(weights).float(), by_lane(hidden, weights.pack_factor)
+    candidates = [one for one in candidates_for(permuted, weights) if one.name.startswith("warp groups, ")]
+    assert candidates
+    check_each_time(candidates, permuted, weights, expected)
 
 
 @pytest.mark.parametrize("rows", [9, 20, 32])
@@ -132,30 +132,35 @@ def test_few_rows_are_ordered_and_multiplied_each_time(form: str, rows: int) -> 
     weights = packed(form, 6144, 2560)
     hidden = torch.randn(rows, 2560, device="cuda", dtype=torch.float16)
     skip_if(prefill_gemm.why_not(hidden.device, hidden.dtype, weights))
-    ways = [way for way in ways_for(hidden, weights) if way.name.endswith(", rows ordered before")]
-    assert ways
-    check_each_time(ways, hidden, weights, hidden.float() @ matrix_of(weights).float())
+    candidates = [one for one in candidates_for(hidden, weights) if one.name.endswith(", rows ordered before")]
+    assert candidates
+    check_each_time(candidates, hidden, weights, hidden.float() @ matrix_of(weights).float())
 
 
 @pytest.mark.parametrize("rows", [20, 64, 200])
-@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", ZEROED])
+@pytest.mark.parametrize("form", ["int8 by row", "int4 by group", INT4_ZEROS])
 def test_warp_groups_multiply_bfloat16(form: str, rows: int) -> None:
     weights = packed(form, 2560, 4096)
     weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
     hidden = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
     skip_if(prefill_gemm.why_not(hidden.device, hidden.dtype, weights))
     expected = hidden.float() @ matrix_of(weights).float()
-    for cut in prefill_gemm.cuts_for(weights, rows, 132):
-        assert difference(prefill_gemm.launch(by_lane(hidden, weights.in_word), weights, cut), expected) < 8e-3, cut
+    for config in prefill_gemm.tile_configs_for(weights, rows, 132):
+        assert (
+            difference(prefill_gemm.launch(by_lane(hidden, weights.pack_factor), weights, config), expected) < 8e-3
+        ), config
 
 
-@pytest.mark.parametrize("in_word", [4, 8])
+@pytest.mark.parametrize("pack_factor", [4, 8])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rows_and_swiglu_are_brought_into_the_order_by_lane(in_word: int, dtype: torch.dtype) -> None:
+def test_rows_and_swiglu_are_brought_into_the_order_by_lane(pack_factor: int, dtype: torch.dtype) -> None:
     gate_up = 4 * torch.randn(513, 2 * 9728, device="cuda")
     gate, up = gate_up.to(dtype).float().chunk(2, -1)
-    assert torch.equal(rows_by_lane(gate_up.to(dtype), in_word), by_lane(gate_up.to(dtype), in_word))
-    made, right = swiglu_by_lane(gate_up.to(dtype), in_word), by_lane(torch.nn.functional.silu(gate) * up, in_word)
+    assert torch.equal(rows_by_lane(gate_up.to(dtype), pack_factor), by_lane(gate_up.to(dtype), pack_factor))
+    made, right = (
+        swiglu_by_lane(gate_up.to(dtype), pack_factor),
+        by_lane(torch.nn.functional.silu(gate) * up, pack_factor),
+    )
     torch.testing.assert_close(made.float(), right, rtol=2e-3 if dtype == torch.float16 else 2e-2, atol=1e-6)
 
 
@@ -167,12 +172,12 @@ def on_processor(weights: Packed) -> Packed:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("inputs", [128, 2560])
-@pytest.mark.parametrize("is_by_lane", [False, True])
+@pytest.mark.parametrize("by_lane_order", [False, True])
 def test_a_kernels_matrix_is_that_of_torchs_own_operators(
-    form: str, dtype: torch.dtype, inputs: int, is_by_lane: bool
+    form: str, dtype: torch.dtype, inputs: int, by_lane_order: bool
 ) -> None:
     weights = packed(form, inputs=inputs)
-    made, expected = (unpack(each, dtype, is_by_lane=is_by_lane) for each in (weights, on_processor(weights)))
+    made, expected = (unpack(each, dtype, by_lane_order=by_lane_order) for each in (weights, on_processor(weights)))
     assert made.stride() == expected.stride()
     assert torch.equal(made.cpu(), expected)
 
@@ -198,12 +203,12 @@ def test_a_choice_is_measured_once_on_a_machine(form: str, tmp_path: Path, monke
     monkeypatch.setattr(gemm_autotune, "file_for", lambda device: path)
     monkeypatch.setattr(gemm_autotune, "_choices", {})
     rows = torch.randn(8, 2560, device="cuda", dtype=torch.float16)
-    hidden = ordered(rows, weights.in_word, order_of(form, 8, has_prompt_kernel=False))
-    first = chosen(hidden, weights, ways_for, unpacked_way)
+    hidden = reorder(rows, weights.pack_factor, order_of(form, 8, has_prefill_gemm=False))
+    first = best_candidate(hidden, weights, candidates_for, unpacked_candidate)
     (choice,) = gemm_autotune.choices()
     assert choice.refused == {}
     assert choice.way == first.name
     assert path.exists()
     monkeypatch.setattr(gemm_autotune, "_choices", {})
     monkeypatch.setattr(gemm_autotune, "measure", lambda *_: pytest.fail("it was measured again"))
-    assert chosen(hidden, weights, ways_for, unpacked_way).name == first.name
+    assert best_candidate(hidden, weights, candidates_for, unpacked_candidate).name == first.name
