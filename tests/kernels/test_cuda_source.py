@@ -1,4 +1,4 @@
-"""Machine code that one process compiles and the next one finds."""
+"""Cache of machine code of `cuda_source.load_or_compile`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from benchmarker.kernels.cuda_source import load_or_compile
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was compiled so far, in a folder of its own."""
+    """Return the names of compiled sources so far, with an empty cache folder."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     return []
 
@@ -23,16 +23,16 @@ def compiler(compiled: list[str], name: str) -> Callable[[], bytes]:
     return compile_source
 
 
-def test_a_program_is_compiled_once_and_another_one_by_itself(compiled: list[str]) -> None:
+def test_each_source_is_compiled_once(compiled: list[str]) -> None:
     for name in ("one", "two", "one", "two"):
         assert load_or_compile(["13.0", name], compiler(compiled, name)) == name.encode()
     assert compiled == ["one", "two"]
-    # Where one part ends and the next begins is told apart.
+    # The key separates its parts.
     load_or_compile(["13.0o", "ne"], compiler(compiled, "three"))
     assert compiled == ["one", "two", "three"]
 
 
-def test_what_does_not_compile_is_not_kept(compiled: list[str], tmp_path: Path) -> None:
+def test_failed_compilation_stores_no_binary(compiled: list[str], tmp_path: Path) -> None:
     def fail() -> bytes:
         raise ValueError("error: expected a ';'")
 
@@ -42,7 +42,7 @@ def test_what_does_not_compile_is_not_kept(compiled: list[str], tmp_path: Path) 
     assert not list(tmp_path.rglob("*.cubin"))
 
 
-def test_where_nothing_can_be_written_it_is_compiled_each_time(compiled: list[str], tmp_path: Path) -> None:
+def test_unwritable_cache_compiles_on_every_call(compiled: list[str], tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "benchmarker-binaries").write_text("no folder")
     for _ in range(2):

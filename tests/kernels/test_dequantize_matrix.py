@@ -1,6 +1,6 @@
-"""The matrix of packed weights has the numbers that the libraries make, each rounded as theirs are.
+"""Dequantized matrices equal those of the libraries, rounding included.
 
-The kernels need a GPU, or Triton's interpreter (`test_kernels_interpreter.py`); here torch's operators do their work.
+The kernels need a GPU, or Triton's interpreter (`test_kernels_interpreter.py`); these tests run the torch operators.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ TYPES = [torch.float16, torch.bfloat16]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
-def test_int8_is_what_torchao_makes(dtype: torch.dtype) -> None:
+def test_dequantized_int8_equals_torchao(dtype: torch.dtype) -> None:
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     linear: Any = torch.nn.Linear(INPUTS, OUTPUTS, dtype=dtype)
@@ -32,16 +32,16 @@ def test_int8_is_what_torchao_makes(dtype: torch.dtype) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("form", "block"), [("nf4", 64), ("fp4", 128)])
-def test_codes_are_what_bitsandbytes_makes_of_them(form: str, block: int, dtype: torch.dtype) -> None:
+def test_dequantized_codes_equal_bitsandbytes(form: str, block: int, dtype: torch.dtype) -> None:
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     codes, state = quantize_4bit(torch.randn(OUTPUTS, INPUTS).to(dtype), blocksize=block, quant_type=form)
-    made = unpack_matrix(codes, state.absmax, state.code, form, OUTPUTS, dtype)
-    assert torch.equal(made.T, dequantize_4bit(codes, state))
+    result = unpack_matrix(codes, state.absmax, state.code, form, OUTPUTS, dtype)
+    assert torch.equal(result.T, dequantize_4bit(codes, state))
 
 
 def tensors_of(form: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Random weights of a form, their scales and zeros, as the libraries keep them."""
+    """Return random weights, scales and zero points of a format in the library's layout."""
     if form == "int8 by row":
         return torch.randint(-128, 128, (OUTPUTS, INPUTS), dtype=torch.int8), torch.rand(OUTPUTS, 1), None
     if form == "nf4":
@@ -56,24 +56,24 @@ def tensors_of(form: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | No
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group, zeros", "nf4"])
-def test_the_compiler_is_told_the_matrix_that_the_operator_makes(form: str, dtype: torch.dtype) -> None:
+def test_fake_unpack_matrix_returns_the_real_shape_and_strides(form: str, dtype: torch.dtype) -> None:
     arguments = (*tensors_of(form), form, OUTPUTS, dtype)
     torch.library.opcheck(unpack_matrix, arguments, test_utils=("test_schema", "test_faketensor"))
-    made = unpack_matrix(*arguments)
-    assert (made.shape, made.dtype) == ((INPUTS, OUTPUTS), dtype)
-    # It lies in memory as the packed weights do.
-    assert (made if form == "int4 by group, zeros" else made.T).is_contiguous()
+    result = unpack_matrix(*arguments)
+    assert (result.shape, result.dtype) == ((INPUTS, OUTPUTS), dtype)
+    # The layout in memory is that of the packed weights.
+    assert (result if form == "int4 by group, zeros" else result.T).is_contiguous()
 
 
-def test_gptqs_numbers_are_rounded_in_the_type_of_their_scales() -> None:
+def test_gptq_weights_are_rounded_in_the_dtype_of_their_scales() -> None:
     words, scales, zeros = tensors_of("int4 by group, zeros")
     assert zeros is not None
-    made = unpack_matrix(words, scales, zeros, "int4 by group, zeros", OUTPUTS, torch.bfloat16)
-    assert torch.equal(made, gemv_gptq.unpacked(words, zeros, scales).bfloat16())
+    result = unpack_matrix(words, scales, zeros, "int4 by group, zeros", OUTPUTS, torch.bfloat16)
+    assert torch.equal(result, gemv_gptq.unpacked(words, zeros, scales).bfloat16())
 
 
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group, zeros", "nf4"])
-def test_rows_by_lane_are_multiplied_by_a_matrix_whose_inputs_are_too(form: str) -> None:
+def test_permuted_rows_and_matrix_give_the_same_product(form: str) -> None:
     packed = packed_of(*tensors_of(form), form, OUTPUTS)
     hidden = torch.randn(40, INPUTS, dtype=torch.float64)
     torch.testing.assert_close(

@@ -1,6 +1,6 @@
-"""GPTQ's linears of one input as one, with gptqmodel's own linears on the CPU: the same numbers, and no byte twice.
+"""Fusion of GPTQ linears with one input: the same results without extra memory, with gptqmodel's linears on the CPU.
 
-Products of one row are made by the kernel's source on the processor; those of several by the way that unpacks first.
+Products of one row run the CUDA source on the CPU; products of several rows dequantize first.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ __all__ = ["as_on_hopper"]
 Products = list[tuple[str, int]]
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 OUTPUTS = [128 + 2 * 64, 128, 2 * 256, 128]
-"""Of the four products of a layer."""
+"""Outputs of the four products of a layer."""
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,14 @@ def linears_of(model: Any) -> list[Any]:
 
 
 def first_groups(model: Any) -> tuple[list[Any], list[Any]]:
-    """Query, key and value of the first layer; gate and up."""
+    """Return query, key and value, and gate and up, of the first layer."""
     layer = model.model.layers[0]
     return [getattr(layer.self_attn, name) for name in ATTENTION], [getattr(layer.mlp, name) for name in MLP]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_hopper")
-def test_joined_linears_are_columns_of_one_and_separate_again(model: Any) -> None:
+def test_joined_linears_are_columns_of_one_matrix_until_restore(model: Any) -> None:
     ids = torch.arange(5)[None] + 10
     expected, size = logits_of(model, ids), weights_size(model)
     before = [{name: getattr(linear, name).clone() for name in PACKED} for linear in linears_of(model)]
@@ -74,7 +74,7 @@ def test_joined_linears_are_columns_of_one_and_separate_again(model: Any) -> Non
             assert getattr(whole, name).is_contiguous()
             assert torch.equal(torch.cat(columns, 1), getattr(whole, name))
             assert not any(part.is_contiguous() for part in columns if len(part) > 1)
-        # gptqmodel's own forward makes the same of columns, though on a GPU by a slower kernel of its.
+        # gptqmodel's forward gives the same result for columns, although it is slower on a GPU.
         hidden = torch.randn(2, whole.in_features, dtype=torch.float16)
         for linear in group:
             with torch.no_grad():
@@ -104,7 +104,7 @@ def test_joined_linears_are_columns_of_one_and_separate_again(model: Any) -> Non
         torch.arange(600)[:, None] % 90 + 10,
     ],
 )
-def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
+def test_several_rows_use_four_products_per_layer(
     model: Any, ids: torch.Tensor, zeros: int, as_on_hopper: Products, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpacked: list[int] = []
@@ -127,8 +127,8 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
     expected = logits_of(model, ids)
     optimize(model)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    made = logits_of(model, ids)
-    assert float((made - expected).norm() / expected.norm()) < 5e-3
+    result = logits_of(model, ids)
+    assert float((result - expected).norm() / expected.norm()) < 5e-3
     assert swiglus_by_lane == ([((ids.numel(), 2 * 256), 8)] * 2 if ids.numel() in (40, 150) else [])
     products = unpacked if ids.numel() == 600 else [outputs for _, outputs in as_on_hopper]
     assert products == [*OUTPUTS, *OUTPUTS]
@@ -139,7 +139,7 @@ def test_several_rows_are_four_products_a_layer_and_make_what_they_made(
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 5), (1, 600), (600, 1)])
 @pytest.mark.usefixtures("as_on_hopper")
-def test_torchs_compiler_traces_joined_linears_as_one_graph_that_serves_all_layers(
+def test_joined_linears_compile_to_one_graph_for_all_layers(
     model: Any, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_on_processor(gemv_tensor_core, monkeypatch)
@@ -165,16 +165,16 @@ def test_torchs_compiler_traces_joined_linears_as_one_graph_that_serves_all_laye
     compiled = torch.compile(attention_and_mlp, backend=backend, fullgraph=True, dynamic=False)
     with torch.no_grad():
         for layer in model.model.layers:
-            for made, expected in zip(compiled(layer, hidden), attention_and_mlp(layer, hidden), strict=True):
-                assert made.shape == expected.shape
-                assert float((made - expected).norm() / expected.norm()) < 2e-3
+            for result, expected in zip(compiled(layer, hidden), attention_and_mlp(layer, hidden), strict=True):
+                assert result.shape == expected.shape
+                assert float((result - expected).norm() / expected.norm()) < 2e-3
     kinds = {1: "gemv_gptq", 600: "unpack_matrix"}
     assert operators == [[kinds.get(shape[0] * shape[1], "packed_matmul")] * 2]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_hopper")
-def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemv_of_joined_words_equals_separate_words(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run_on_processor(gemv_tensor_core, monkeypatch)
     launched: list[list[int]] = []
 
@@ -197,26 +197,26 @@ def test_one_row_makes_the_same_of_joined_words_as_of_words_apart(model: Any, mo
         ]
 
     replace_linears(model)
-    apart = multiply()
+    separate = multiply()
     with torch.no_grad():
         expected = torch.cat([linear(hidden[None])[0] for linear in first_groups(model)[0]]).float()
     assert len(fuse_linears(model)) == 10
-    assert all(map(torch.equal, multiply(), apart))
+    assert all(map(torch.equal, multiply(), separate))
     assert launched == [[128, 64, 64], [256, 256], [256], [256, 256]]
     joint = product_of(first_groups(model)[0])
     assert joint is not None
     assert float((joint(hidden, fusion=NO_FUSION).float() - expected).norm() / expected.norm()) < 2e-3
-    # A few of several, or in another order, are no matrix of their own.
+    # A subset, or another order, is not one matrix.
     query, key, value = first_groups(model)[0]
     for group in ([query], [query, key], [value, query, key]):
         assert product_of(group) is None
-    # What the compiler is given for one row takes the whole too.
+    # Compiled code multiplies one row by the whole matrix, too.
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     launched.clear()
     with torch.no_grad():
-        made = torch.cat([linear(hidden[None, None])[0, 0] for linear in (query, key, value)])
+        result = torch.cat([linear(hidden[None, None])[0, 0] for linear in (query, key, value)])
     assert launched == [[256]]
-    assert torch.equal(made, joint(hidden, fusion=NO_FUSION))
+    assert torch.equal(result, joint(hidden, fusion=NO_FUSION))
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
@@ -230,7 +230,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_hopper")
-def test_linears_that_are_not_alike_stay_apart(model: Any) -> None:
+def test_linears_with_different_properties_are_not_joined(model: Any) -> None:
     replace_linears(model)
     group = first_groups(model)[0]
     for name, change in CHANGES.items():
@@ -247,7 +247,7 @@ def test_linears_that_are_not_alike_stay_apart(model: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_on_hopper")
-def test_a_bias_of_each_is_joined_too(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_biases_are_joined(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for linear in first_groups(model)[0]:
         linear.bias = torch.randn(linear.out_features).half()
     ids = torch.arange(5)[None] + 10
@@ -255,11 +255,11 @@ def test_a_bias_of_each_is_joined_too(model: Any, monkeypatch: pytest.MonkeyPatc
     optimize(model)
     assert torch.equal(logits_of(model, ids), expected)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    made = logits_of(model, ids)
-    assert float((made - expected).norm() / expected.norm()) < 5e-3
+    result = logits_of(model, ids)
+    assert float((result - expected).norm() / expected.norm()) < 5e-3
 
 
-def test_columns_are_multiplied_by_triton_where_tensor_cores_are_not_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_multiplies_columns_without_tensor_core_support(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     monkeypatch.setattr(
         gemv_gptq_triton, "launch", lambda hidden, matrices, fusion: seen.extend(one.pitch for one in matrices)

@@ -1,7 +1,6 @@
-"""The step of one sequence as five kernels a layer, in Triton's interpreter, against the same sums in 64 bit.
+"""Fused decode step in Triton's interpreter, compared with float64, and the models that it supports.
 
-Which models and shapes it is for is asked without a kernel. A GPU tests that no kernel starts too early, and the PTX
-(tests/engines/test_engines_gpu.py).
+Programmatic dependent launch and inline PTX are tested on a GPU (tests/engines/test_engines_gpu.py).
 """
 
 import importlib.util
@@ -238,7 +237,7 @@ assert native.generate(ids[:, :8], 5).tokens == eager.generate(ids[:, :8], 5).to
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("name", CASES)
-def test_one_row_makes_what_64_bits_make(name: str) -> None:
+def test_fused_decode_matches_float64_in_the_interpreter(name: str) -> None:
     run_in_interpreter(START + CASES[name])
 
 
@@ -248,7 +247,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, kind: str = "qwen3", **others: Any) -> Any:
-    """Two layers whose linears are this package's, on a device that is taken for a Hopper."""
+    """Return a model of two layers with fused linears, on a device that is treated as a Hopper GPU."""
     monkeypatch.setattr(gemv_dense, "why_not", lambda _: None)
     monkeypatch.setattr(fused_decode_step, "supports_pdl", lambda _: True)
     torch.manual_seed(0)
@@ -256,14 +255,14 @@ def replaced(monkeypatch: pytest.MonkeyPatch, kind: str = "qwen3", **others: Any
     config = AutoConfig.for_model(
         kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, initializer_range=0.1, **sizes
     )
-    tried: Any = with_uneven_norms(AutoModelForCausalLM.from_config(config)).eval()
-    replace_linears(tried)
-    fuse_linears(tried)
-    return tried
+    model: Any = with_uneven_norms(AutoModelForCausalLM.from_config(config)).eval()
+    replace_linears(model)
+    fuse_linears(model)
+    return model
 
 
 class CutOff(nn.Module):
-    """SiLU as ordinary activations know it."""
+    """SiLU that clips large activations."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return nn.functional.silu(hidden).clamp(max=6)
@@ -298,7 +297,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_layer_that_does_more_than_its_parts_tell_stays_the_compilers(model: Any, change: str) -> None:
+def test_layer_with_an_unsupported_property_is_not_fused(model: Any, change: str) -> None:
     layer = model.model.layers[1]
     assert fused_decode_layer(layer, 2) is not None
     CHANGES[change](layer)
@@ -306,41 +305,39 @@ def test_a_layer_that_does_more_than_its_parts_tell_stays_the_compilers(model: A
 
 
 @pytest.mark.parametrize(("kind", "is_biased"), [("llama", False), ("mistral", False), ("qwen2", True)])
-def test_a_layer_without_norms_of_heads_is_fused(monkeypatch: pytest.MonkeyPatch, kind: str, is_biased: bool) -> None:
-    form = fused_decode_layer(replaced(monkeypatch, kind).model.layers[0], 2)
-    assert form is not None
-    assert form.heads.query_gain is None
-    assert (form.before_attention.residual is not None) == is_biased
+def test_layer_without_head_norms_is_fused(monkeypatch: pytest.MonkeyPatch, kind: str, is_biased: bool) -> None:
+    fused_layer = fused_decode_layer(replaced(monkeypatch, kind).model.layers[0], 2)
+    assert fused_layer is not None
+    assert fused_layer.heads.query_gain is None
+    assert (fused_layer.before_attention.residual is not None) == is_biased
 
 
-def test_queries_that_are_scaled_by_their_position_stay_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_with_position_scaled_queries_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fused_decode_layer(replaced(monkeypatch, "ministral3").model.layers[0], 2) is None
 
 
 @pytest.mark.parametrize("head_dim", [8, 24])
-def test_heads_that_the_matrix_units_do_not_take_stay_the_compilers(
-    monkeypatch: pytest.MonkeyPatch, head_dim: int
-) -> None:
-    tried = replaced(monkeypatch, head_dim=head_dim)
-    assert fused_decode_layer(tried.model.layers[0], 2) is None
-    assert fused_decode_step.fused_decode_step(tried, 2) is None
+def test_layer_with_unsupported_head_dim_is_not_fused(monkeypatch: pytest.MonkeyPatch, head_dim: int) -> None:
+    model = replaced(monkeypatch, head_dim=head_dim)
+    assert fused_decode_layer(model.model.layers[0], 2) is None
+    assert fused_decode_step.fused_decode_step(model, 2) is None
 
 
-def test_a_layer_of_other_key_heads_than_the_caches_stays_the_compilers(model: Any) -> None:
+def test_layer_with_other_key_heads_than_the_cache_is_not_fused(model: Any) -> None:
     assert fused_decode_layer(model.model.layers[0], 4) is None
 
 
-def test_a_rotation_of_half_of_each_head_stays_the_compilers(model: Any) -> None:
+def test_partial_rotary_embedding_is_not_fused(model: Any) -> None:
     model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq[:4]
     assert fused_decode_step.fused_decode_step(model, 2) is None
 
 
-def test_a_model_in_another_type_than_its_embedding_stays_the_compilers(model: Any) -> None:
+def test_model_with_another_dtype_than_its_embedding_is_not_fused(model: Any) -> None:
     model.model.embed_tokens.half()
     assert fused_decode_step.fused_decode_step(model, 2) is None
 
 
-def test_the_rotations_table_has_the_factor_of_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_table_includes_yarns_attention_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
     rotary = replaced(monkeypatch, rope_parameters=yarn, max_position_embeddings=256).model.rotary_emb
     step = fused_decode_step.FusedDecodeStep(nn.Embedding(2, 2), (), None, None, rotary)  # type: ignore[arg-type]
@@ -351,7 +348,7 @@ def test_the_rotations_table_has_the_factor_of_yarn(monkeypatch: pytest.MonkeyPa
     assert torch.equal(table.sines[29], sines[0, 0])
 
 
-def test_a_vector_of_32_bits_or_an_odd_place_is_not_read_by_ptx() -> None:
+def test_float32_or_misaligned_vectors_are_not_read_by_ptx() -> None:
     vector = torch.zeros(64, dtype=torch.float16)
     assert can_read_by_ptx(vector, None, vector[8:])
     assert not can_read_by_ptx(vector, vector.float())
@@ -359,7 +356,7 @@ def test_a_vector_of_32_bits_or_an_odd_place_is_not_read_by_ptx() -> None:
 
 
 class CountedStep:
-    """A model's step that makes nothing, and remembers its tables' positions and its calls."""
+    """Stand-in for a decode step that counts its calls and records the sizes of its rotation tables."""
 
     def __init__(self) -> None:
         self.tables: list[int] = []
@@ -374,25 +371,25 @@ class CountedStep:
         return token, torch.zeros(1, 1, 128)
 
 
-def test_each_shape_steps_and_reports_its_own_way(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_shape_reports_the_decode_path_that_it_used(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     step = CountedStep()
     monkeypatch.setattr(native, "fused_decode_step", lambda *_: step)
     monkeypatch.setattr(native, "optimize", lambda _: ())
     monkeypatch.setattr(CompiledStep, "run", lambda step, token, cache: decode_step(step.model, token, cache))
     decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun())
-    ways = []
+    is_fused = []
     for batch, prompt_tokens in (1, 8), (2, 8), (1, 8), (1, 8), (1, 200), (4, 1000), (1, 1000):
         before = step.calls
         decoder.generate(torch.zeros(batch, prompt_tokens, dtype=torch.int64), 3)
-        ways.append(step.calls > before)
+        is_fused.append(step.calls > before)
         names = {use.name for use in decoder.facts().kernels_used}
-        assert ({"one_row_layer", "one_row_attention"} <= names) == ways[-1]
-        assert (decoder.facts().compiled is None) == ways[-1]
-        assert (decoder.facts().attention == OWN_ATTENTION) == ways[-1]
-        if ways[-1]:
+        assert ({"one_row_layer", "one_row_attention"} <= names) == is_fused[-1]
+        assert (decoder.facts().compiled is None) == is_fused[-1]
+        assert (decoder.facts().attention == OWN_ATTENTION) == is_fused[-1]
+        if is_fused[-1]:
             decoder.check()
         else:
             with pytest.raises(UnsupportedError, match="compiled nothing"):
                 decoder.check()
-    assert ways == [True, False, True, True, True, False, True]
+    assert is_fused == [True, False, True, True, True, False, True]
     assert step.tables == [128, 128, 256, 1024]

@@ -1,4 +1,4 @@
-"""Which candidate of a product is best_candidate, what is load_or_store of it, and what is recorded."""
+"""Choice of a GEMM candidate, its storage and its record."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -22,14 +22,14 @@ from benchmarker.kernels.packed_weights import Packed
 from benchmarker.kernels.quantized_gemm_triton import TileConfig
 
 
-def test_rounding_is_no_difference_and_a_wrong_or_infinite_result_is() -> None:
+def test_difference_tolerates_rounding_but_not_wrong_or_infinite_results() -> None:
     expected = torch.arange(1.0, 65.0)
     assert difference(expected.to(torch.float16) * 1.001, expected) < MAX_ERROR
     assert difference(expected.roll(1), expected) > MAX_ERROR
     assert difference(expected / 0, expected) == difference(expected * float("nan"), expected) == float("inf")
 
 
-def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_chooses_the_fastest_correct_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     def uncompiled(hidden: torch.Tensor, packed: Packed) -> None:
         raise ValueError("no such instruction\non sm_90")
 
@@ -63,7 +63,7 @@ def test_the_fastest_way_that_is_right_is_chosen(monkeypatch: pytest.MonkeyPatch
     assert measure(torch.zeros(8, 128), packed, candidates, expected).is_permanent
 
 
-def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_has_the_choice_and_the_time_of_every_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     name = TileConfig(64, 16, 32, 2, 4, 6).name
     choice = Choice("int8 by row", 8, 2560, 6144, name, {name: 12.0, "unpacked to 16 bit, then cuBLAS": 58.6})
     monkeypatch.setattr(gemm_autotune, "choices", lambda: (choice,))
@@ -82,7 +82,7 @@ def test_a_choice_is_recorded_with_what_every_candidate_took(monkeypatch: pytest
     )
 
 
-def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
+def test_stored_choice_is_used_by_later_processes(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "products.json"
     choice = Choice("int8 by row", 8, 2560, 6144, "a tile", {"a tile": 12.0})
     without = Choice("nf4", 8, 2560, 6144, "unpacked", {"unpacked": 58.6})
@@ -100,7 +100,7 @@ def test_what_one_process_chose_the_next_one_takes(tmp_path: Path) -> None:
     assert load_or_store("a", tmp_path / "file" / "products.json", asdict(choice)) is None
 
 
-def test_of_a_long_result_both_ends_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_compares_first_and_last_rows_of_a_long_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_autotune, "l2_flush_buffer", lambda device: torch.empty(0))
     monkeypatch.setattr(gemm_autotune, "graph_us", lambda product, flush_buffer: 1.0)
     rows = 4 * COMPARED_ROWS

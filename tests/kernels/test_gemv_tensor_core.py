@@ -1,6 +1,6 @@
-"""GEMVs on tensor cores: how they are cut, and their sources, compiled for a processor, against sums in 64 bit.
+"""W4A16 GEMVs on tensor cores: tile configs, and the CUDA sources compiled for the CPU, compared with float64.
 
-What the GPU's own instructions make of them is tested on a GPU (tests/engines/test_engines_gpu.py).
+The GPU's instructions are tested on a GPU (tests/engines/test_engines_gpu.py).
 """
 
 import ctypes
@@ -21,33 +21,33 @@ from tests.on_processor import run_on_processor
 
 @pytest.fixture
 def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products are made by the kernels' sources on the processor."""
+    """Run the CUDA sources on the CPU."""
     run_on_processor(gemv_tensor_core, monkeypatch)
 
 
-def fusion_of(words: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFusion:
-    """`normed`, `gated` (normed too) or `added`."""
+def fusion_of(name: str, inputs: int, outputs: int, dtype: torch.dtype) -> GemvFusion:
+    """Return a fusion by name: `normed`, `gated` (with the norm) or `added`."""
     gain = (1 + torch.randn(inputs) / 4).to(dtype)
     residual = torch.randn(outputs).to(dtype)
-    known = {
+    fusions = {
         "normed": GemvFusion(gain, 1e-6),
         "gated": GemvFusion(gain, 1e-6, swiglu=True),
         "added": GemvFusion(residual=residual),
     }
-    return known[words]
+    return fusions[name]
 
 
 @pytest.mark.parametrize(
     ("inputs", "outputs", "fused", "tile", "dtype"),
     [
-        # An odd number of chunks, the last warp with less, more tiles than groups.
+        # An odd number of chunks, fewer K steps in the last warp, several waves of tiles.
         (640, 80, "normed", TileConfig(2, 1, 1), torch.float16),
         (512, 96, "gated", TileConfig(2, 2, 2), torch.float16),
         (1280, 32, "added", TileConfig(3, 1, 2), torch.bfloat16),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
-def test_codes_times_a_vector(inputs: int, outputs: int, fused: str, tile: TileConfig, dtype: torch.dtype) -> None:
+def test_nf4_gemv_matches_float64(inputs: int, outputs: int, fused: str, tile: TileConfig, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     hidden, numbers = torch.randn(inputs).to(dtype), torch.tensor(CODEBOOKS["nf4"])
     codes, scales = (
@@ -57,9 +57,9 @@ def test_codes_times_a_vector(inputs: int, outputs: int, fused: str, tile: TileC
     both = torch.stack((codes >> 4, codes & 15), 1).view(outputs, inputs).long()
     weights = numbers[both] * scales.repeat_interleave(64, 1)
     fusion = fusion_of(fused, inputs, outputs, dtype)
-    made = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, fusion, tile=tile).double()
-    right = with_fusion(hidden, weights, fusion)
-    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+    result = gemv_nf4.launch(hidden, codes, scales.flatten(), numbers, fusion, tile=tile).double()
+    expected = with_fusion(hidden, weights, fusion)
+    assert float((result - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_codes_times_a_vector(inputs: int, outputs: int, fused: str, tile: TileC
     ],
 )
 @pytest.mark.usefixtures("on_processor")
-def test_words_times_a_vector(
+def test_gptq_gemv_matches_float64(
     inputs: int, outputs: tuple[int, ...], fused: str, tile: TileConfig, dtype: torch.dtype, has_zeros: bool
 ) -> None:
     torch.manual_seed(0)
@@ -87,13 +87,13 @@ def test_words_times_a_vector(
         matrices.append(Matrix(words, zeros if has_zeros else None, scales))
         weights.append(unpacked(words, zeros, scales.double()).T)
     fusion = fusion_of(fused, inputs, sum(outputs), dtype)
-    made = on_tensor_cores(hidden, matrices, fusion, tile=tile).double()
-    right = with_fusion(hidden, torch.cat(weights), fusion)
-    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+    result = on_tensor_cores(hidden, matrices, fusion, tile=tile).double()
+    expected = with_fusion(hidden, torch.cat(weights), fusion)
+    assert float((result - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
 
 
 @pytest.mark.usefixtures("on_processor")
-def test_gate_and_up_as_columns_of_one_matrix_make_what_they_make_apart() -> None:
+def test_gate_and_up_as_columns_match_separate_matrices() -> None:
     torch.manual_seed(0)
     hidden, gain = torch.randn(512).half(), (1 + torch.randn(512) / 4).half()
     words = torch.randint(-(2**31), 2**31 - 1, (64, 96), dtype=torch.int32)
@@ -101,17 +101,17 @@ def test_gate_and_up_as_columns_of_one_matrix_make_what_they_make_apart() -> Non
     zeros = torch.randint(-(2**31), 2**31 - 1, (4, 12), dtype=torch.int32)
     columns = [Matrix(*parts) for parts in zip(*(part.chunk(2, 1) for part in (words, zeros, scales)), strict=True)]
     apart = [Matrix(*(part.contiguous() for part in vars(matrix).values())) for matrix in columns]
-    made = [on_tensor_cores(hidden, matrices, GemvFusion(gain, 1e-6, swiglu=True)) for matrices in (columns, apart)]
+    result = [on_tensor_cores(hidden, matrices, GemvFusion(gain, 1e-6, swiglu=True)) for matrices in (columns, apart)]
     assert [matrix.pitch for matrix in columns] == [96, 96]
-    assert torch.equal(*made)
-    assert made[0].isfinite().all()
-    # Of several outputs that follow one another the kernel knows whole matrices alone.
+    assert torch.equal(*result)
+    assert result[0].isfinite().all()
+    # Concatenated outputs require contiguous matrices.
     with pytest.raises(AssertionError):
         launch(hidden, columns)
 
 
 @pytest.mark.parametrize("max_prefetch", [1, gemv_tensor_core.MAX_PREFETCH])
-def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(max_prefetch: int) -> None:
+def test_tile_config_fits_a_block_for_every_number_of_k_steps(max_prefetch: int) -> None:
     for k_steps in range(1, gemv_tensor_core.MAX_INPUTS // gemv_tensor_core.CHUNK + 1):
         program = program_for(
             torch.zeros(k_steps * gemv_tensor_core.CHUNK, dtype=torch.float16), NO_FUSION,
@@ -131,7 +131,7 @@ def test_every_number_of_parts_is_cut_so_that_a_block_can_run_it(max_prefetch: i
         assert program.shared_bytes <= behind + gemv_tensor_core.MAX_SUMS_BYTES
 
 
-def test_more_tiles_than_groups_are_taken_in_turns() -> None:
+def test_kernel_is_persistent_if_tiles_exceed_one_wave() -> None:
     def repeated(outputs: int) -> int:
         program = program_for(
             torch.zeros(2560, dtype=torch.float16), NO_FUSION, TileConfig(10, 2, 1), k_steps=10, tile_outputs=8,
@@ -144,23 +144,23 @@ def test_more_tiles_than_groups_are_taken_in_turns() -> None:
     assert repeated(8 * 132 * 2 + 8) == 1
 
 
-def test_a_vector_of_32_bits_or_off_its_place_is_refused() -> None:
+def test_float32_or_misaligned_vector_raises() -> None:
     packed, scales, numbers = torch.zeros(16 * 64, 1, dtype=torch.uint8), torch.zeros(32), torch.zeros(16)
     for hidden in (torch.zeros(128), torch.zeros(136, dtype=torch.float16)[1:129]):
         with pytest.raises(ValueError, match="one type of 16 bits"):
             gemv_nf4.launch(hidden, packed, scales, numbers)
 
 
-def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_inputs_return_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 0)
 
     def why_not(**changed: Any) -> str | None:
-        asked = {"dtype": torch.float16, "inputs": 2560, "outputs": [1024, 32]} | changed
-        return gemv_tensor_core.why_not(device, **asked)
+        arguments = {"dtype": torch.float16, "inputs": 2560, "outputs": [1024, 32]} | changed
+        return gemv_tensor_core.why_not(device, **arguments)
 
     assert gemv_tensor_core.why_not(torch.device("cpu"), torch.float16, 2560, [32]) is not None
-    card = SimpleNamespace(shared_memory_per_block_optin=gemv_tensor_core.HOPPERS_SHARED_BYTES)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    properties = SimpleNamespace(shared_memory_per_block_optin=gemv_tensor_core.HOPPERS_SHARED_BYTES)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(gemv_tensor_core, "supports_pdl", lambda device: True)
     for name in ("why_no_source", "why_not_compiled"):
         monkeypatch.setattr(gemv_tensor_core, name, lambda *device: None)
@@ -169,8 +169,8 @@ def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert why_not(dtype=torch.float32) == "not of 16 bits"
     for changed in ({"inputs": 2600}, {"inputs": 2 * gemv_tensor_core.MAX_INPUTS}, {"outputs": [1024, 40]}):
         assert "multiple" in (why_not(**changed) or "")
-    # A card with less shared memory has no room for the vector of a large MLP.
-    card.shared_memory_per_block_optin = 99 * 1024
+    # With less shared memory, the vector of a large MLP does not fit.
+    properties.shared_memory_per_block_optin = 99 * 1024
     assert why_not() is None
     assert "shared memory" in (why_not(inputs=17408) or "")
     monkeypatch.setattr(
@@ -181,7 +181,7 @@ def test_what_the_kernels_do_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -
     assert why_not() == "no NVRTC of CUDA 13 is found"
 
 
-def test_a_card_that_the_compiler_does_not_know_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_compute_capability_returns_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise cuda_source.CudaSourceError("the driver says CUDA_ERROR_NO_BINARY_FOR_GPU")
 
@@ -191,23 +191,25 @@ def test_a_card_that_the_compiler_does_not_know_is_no_error(monkeypatch: pytest.
     gemv_tensor_core.why_not_compiled.cache_clear()
 
 
-@pytest.mark.parametrize("changed", ["nothing", "zeros", "wide zeros", "group", "scales", "gain", "place", "card"])
-def test_words_are_for_tensor_cores_only_as_they_are_known_there(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: "none" if changed == "card" else None)
+@pytest.mark.parametrize(
+    "changed", ["nothing", "zeros", "wide zeros", "group", "scales", "gain", "misaligned", "device"]
+)
+def test_tensor_cores_support_only_known_layouts(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *_: "none" if changed == "device" else None)
     words, zeros = torch.zeros(33, 32, dtype=torch.int32), torch.zeros(2, 4, dtype=torch.int32)
     scales = torch.zeros(
         4 if changed == "group" else 2, 32, dtype=torch.float32 if changed == "scales" else torch.float16
     )
-    # Of a larger matrix from its second number on.
-    words = words.flatten()[1:1025].view(32, 32) if changed == "place" else words[:32]
+    # A misaligned view of a larger matrix.
+    words = words.flatten()[1:1025].view(32, 32) if changed == "misaligned" else words[:32]
     gain = torch.zeros(256, dtype=torch.bfloat16 if changed == "gain" else torch.float16)
     zeros = torch.zeros(2, 8, dtype=torch.int32)[:, :4] if changed == "wide zeros" else zeros
     matrix = Matrix(words, zeros if "zeros" in changed else None, scales)
-    taken = supports_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], GemvFusion(gain, 1e-6))
-    assert taken == (changed in ("nothing", "zeros"))
+    is_supported = supports_tensor_cores(torch.zeros(256, dtype=torch.float16), [matrix], GemvFusion(gain, 1e-6))
+    assert is_supported == (changed in ("nothing", "zeros"))
 
 
-def test_without_the_compiler_or_the_driver_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_nvrtc_or_driver_returns_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> ctypes.CDLL:
         raise OSError(name)
 

@@ -1,4 +1,4 @@
-"""Weights of AWQ and compressed-tensors in GPTQ's order: the same codes, and the same bytes."""
+"""Repacking of AWQ's and compressed-tensors' weights to GPTQ's order keeps codes and number of bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def awq_linear(bias: Tensor | None = None) -> nn.Module:
     return linear
 
 
-def test_repacked_awq_weights_equal_gptqmodels_dequantization_and_take_as_many_bytes():
+def test_repacked_awq_weights_equal_gptqmodel_in_values_and_bytes():
     library = pytest.importorskip("gptqmodel.quantization.awq.utils.packing_utils")
     linear = awq_linear(torch.randn(OUTPUTS).half())
     expected = library.dequantize_gemm(linear.qweight, linear.qzeros, linear.scales, 4, GROUP)
@@ -50,7 +50,7 @@ def test_repacked_awq_weights_equal_gptqmodels_dequantization_and_take_as_many_b
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_compressed_tensors_weights_equal_the_librarys_dequantization_and_take_as_many_bytes(symmetric):
+def test_compressed_tensors_weights_equal_the_library_in_values_and_bytes(symmetric):
     pytest.importorskip("compressed_tensors")
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme

@@ -1,7 +1,6 @@
-"""The kernels' branches that need no GPU, in Triton's interpreter, against the same sums in 64 bit.
+"""Triton kernels in Triton's interpreter, compared with float64.
 
-Not here: `gemv_nf4`, whose table is looked up by inline PTX, the PTX that unpacks for `packed_matmul`, and starting
-early, which is NVIDIA's. A GPU tests those.
+Inline PTX and programmatic dependent launch are tested on a GPU.
 """
 
 import importlib.util
@@ -141,5 +140,5 @@ assert error < (1e-5 if result.dtype == torch.float32 else 5e-4), error
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_makes_what_64_bits_make(name: str) -> None:
+def test_kernel_matches_float64_in_the_interpreter(name: str) -> None:
     run_in_interpreter(START + CASES[name] + END)

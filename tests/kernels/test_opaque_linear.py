@@ -1,4 +1,4 @@
-"""Layers behind an operator: found by number, and gone with their model."""
+"""Linears that the opaque operator finds by number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarker.quality.judge import give_back
 
 
 class PackedLinear(nn.Module):
-    """As gptqmodel's, of which the compiler can make nothing."""
+    """Stand-in for a linear of gptqmodel that torch.compile cannot trace."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -29,15 +29,15 @@ class PackedLinear(nn.Module):
 PackedLinear.__module__ = "gptqmodel.nn_modules.qlinear.torch"
 
 
-def test_each_layer_is_found_and_runs_as_its_own_class_would() -> None:
+def test_operator_runs_the_forward_of_each_layers_class() -> None:
     model = nn.Sequential(PackedLinear(2.0), PackedLinear(5.0))
     make_opaque(model)
     assert model(torch.ones(1, 4)).tolist() == [[10.0] * 4]
-    made = [quantized_linear(torch.ones(1, 4), layer.opaque_number, 4) for layer in model]
-    assert [one.tolist() for one in made] == [[[2.0] * 4], [[5.0] * 4]]
+    result = [quantized_linear(torch.ones(1, 4), layer.opaque_number, 4) for layer in model]
+    assert [one.tolist() for one in result] == [[[2.0] * 4], [[5.0] * 4]]
 
 
-def test_nothing_keeps_a_layer_when_its_model_makes_room_for_the_baseline() -> None:
+def test_opaque_layers_are_freed_with_their_model() -> None:
     models = [nn.Sequential(PackedLinear(2.0), PackedLinear(5.0))]
     make_opaque(models[0])
     layers = [weakref.ref(layer) for layer in models[0]]

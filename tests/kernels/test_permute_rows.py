@@ -1,4 +1,4 @@
-"""Rows in the order of `prefill_gemm`: the kernel's source, compiled for a processor, against torch's operators."""
+"""Permutation of rows for `prefill_gemm`: the CUDA source, compiled for the CPU, compared with torch operators."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def random_rows(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
 
 
 by_hand = pytest.mark.by_hand
-"""Mark of a pair of word and type each half of which another pair has: a library of its own is compiled for a pair."""
+"""Mark of pairs of pack factor and dtype whose values other pairs cover: each pair compiles another library."""
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ by_hand = pytest.mark.by_hand
         pytest.param(4, torch.bfloat16, marks=by_hand),
     ],
 )
-# The last threads of the second have nothing to do.
+# With 3 x 192, the last threads are idle.
 @pytest.mark.parametrize(("rows", "inputs"), [(4, 128), (3, 192)])
-def test_the_kernel_orders_rows_as_torchs_operators_do(
+def test_kernel_permutes_rows_like_torch_operators(
     pack_factor: int, dtype: torch.dtype, rows: int, inputs: int, on_processor: None
 ) -> None:
     hidden = random_rows(rows, inputs, dtype)
@@ -52,17 +52,17 @@ def test_the_kernel_orders_rows_as_torchs_operators_do(
         pytest.param(8, torch.bfloat16, 2e-2, marks=by_hand),
     ],
 )
-def test_the_kernel_makes_swiglu_in_the_order(
+def test_kernel_computes_permuted_swiglu(
     pack_factor: int, dtype: torch.dtype, rounding: float, on_processor: None
 ) -> None:
     gate_up = random_rows(3, 2 * 192, dtype)
     gate, up = gate_up.float().chunk(2, -1)
-    made, right = module.launch(gate_up, pack_factor, is_swiglu=True), by_lane(silu(gate) * up, pack_factor)
-    assert made.dtype == dtype
-    torch.testing.assert_close(made.float(), right, rtol=rounding, atol=1e-6)
+    result, expected = module.launch(gate_up, pack_factor, is_swiglu=True), by_lane(silu(gate) * up, pack_factor)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.float(), expected, rtol=rounding, atol=1e-6)
 
 
-def test_operators_say_the_shape_that_they_make() -> None:
+def test_fake_operators_return_the_real_shapes() -> None:
     gate_up = random_rows(3, 2 * 192, torch.float16)
     for operator, rows in ((module.rows_by_lane, gate_up), (module.swiglu_by_lane, gate_up)):
         torch.library.opcheck(operator, (rows, 8))

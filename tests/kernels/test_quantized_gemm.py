@@ -1,7 +1,7 @@
-"""Products of packed weights in a decode step of several sequences: which linears, and that the numbers stay.
+"""Quantized GEMM in models: supported linears and rows, candidates, and outputs.
 
-The kernel itself needs a GPU, or Triton's interpreter (`test_kernels_interpreter.py`): here its place is taken by the
-candidate that unpacks first.
+The kernels need a GPU or Triton's interpreter (`test_kernels_interpreter.py`); the candidate that dequantizes first
+replaces them here.
 """
 
 from pathlib import Path
@@ -41,18 +41,18 @@ BATCH = 3
 
 @pytest.fixture
 def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Linears are taken as on a GPU, and multiplied by what unpacks first; form and outputs of each product made."""
-    made: list[tuple[str, int]] = []
+    """Support linears as on Hopper, and dequantize first. Return form and outputs of each product."""
+    products: list[tuple[str, int]] = []
 
     def best_candidate(hidden: torch.Tensor, packed: Packed, *_: Any) -> Candidate:
-        made.append((packed.form, packed.outputs))
+        products.append((packed.form, packed.outputs))
         return unpacked_candidate
 
     for module in ("gemv_tensor_core", "prefill_gemm"):
-        monkeypatch.setattr(f"benchmarker.kernels.{module}.why_not", lambda *asked: None)
+        monkeypatch.setattr(f"benchmarker.kernels.{module}.why_not", lambda *_: None)
     for module in ("gemv_dense", "quantized_gemm"):
         monkeypatch.setattr(f"benchmarker.kernels.{module}.supports_pdl", lambda device: True)
-    # Its kernel for one query needs a GPU.
+    # The GEMV with SwiGLU needs a GPU.
     monkeypatch.setattr("benchmarker.kernels.fuse_swiglu._has_gemv", lambda mlp: False)
     monkeypatch.setattr(
         gemv_gptq,
@@ -64,7 +64,7 @@ def as_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         ),
     )
     monkeypatch.setattr(quantized_gemm, "best_candidate", best_candidate)
-    return made
+    return products
 
 
 def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ def logits_of(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
     "ids", [torch.arange(3)[:, None] + 10, torch.arange(5)[None, :] + 10, torch.arange(150)[None, :] + 10]
 )
 @pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
-def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_they_made(
+def test_compiled_model_multiplies_packed_weights_for_several_rows(
     model_folder,
     quant: str,
     form: str,
@@ -101,16 +101,16 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
     assert "packed_matmul, benchmarker's own kernel, multiplies packed weights by several rows: 14 of 15 linears" in [
         use.words() for use in native_kernels(model, replacements)
     ]
-    # Whoever calls a layer outside of a compiled step gets what it was.
+    # Code that is not compiled runs the library's forward.
     assert torch.equal(logits_of(model, ids), expected)
     assert as_on_hopper == []
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    made = logits_of(model, ids)
-    assert float((made - expected).norm() / expected.norm()) < 0.03
-    # Query, key and value are one product, and so are gate and up.
+    result = logits_of(model, ids)
+    assert float((result - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one product; gate and up are another.
     layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
     assert as_on_hopper == [*layer, *layer]
-    # Of a prompt SwiGLU makes the rows of the product behind it in their order.
+    # In a prefill, SwiGLU returns the rows in the order of the down projection's kernel.
     assert swiglus_by_lane == ([(150, 2 * 256)] * 2 if ids.numel() == 150 else [])
     restore(model)
     assert torch.equal(logits_of(model, ids), expected)
@@ -118,14 +118,14 @@ def test_several_sequences_and_a_prompt_multiply_packed_weights_and_make_what_th
 
 
 @pytest.fixture
-def one_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def gemv_outputs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Replace the GEMV by torch operators; return the number of outputs of each call."""
-    made: list[int] = []
+    products: list[int] = []
 
     def gemv(
         hidden: torch.Tensor, matrix: torch.Tensor, scales: torch.Tensor | None, quantized: bool = False
     ) -> torch.Tensor:
-        made.append(len(matrix))
+        products.append(len(matrix))
         dtype = hidden.dtype
         if quantized:
             codes, scale = quantized_rows(hidden.view(1, -1), matrix.dtype)
@@ -134,14 +134,14 @@ def one_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return (product if scales is None else product * scales.flatten()).to(dtype)
 
     monkeypatch.setattr("benchmarker.kernels.gemv_dense.gemv_dense", gemv)
-    return made
+    return products
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("weights", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_quantized_activations_are_multiplied_by_the_kernels_for_16_bit(
-    rows: int, weights: torch.dtype, dtype: torch.dtype, as_on_hopper: list[Any], one_rows: list[int],
+def test_w8a8_linear_uses_the_16_bit_kernels_for_few_rows(
+    rows: int, weights: torch.dtype, dtype: torch.dtype, as_on_hopper: list[Any], gemv_outputs: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     torch.manual_seed(0)
@@ -154,18 +154,18 @@ def test_quantized_activations_are_multiplied_by_the_kernels_for_16_bit(
     product: Any = product_of([linear], biased=True)
     assert product.keywords["quantized"]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    made = linear(hidden)
-    assert made.dtype == dtype
-    assert float((made - expected).float().norm() / expected.float().norm()) < 2e-3 + torch.finfo(dtype).eps
+    result = linear(hidden)
+    assert result.dtype == dtype
+    assert float((result - expected).float().norm() / expected.float().norm()) < 2e-3 + torch.finfo(dtype).eps
     is_packed = rows > 1 and weights == torch.int8
-    assert (as_on_hopper, one_rows) == ([("int8 by row", 64)] if is_packed else [], [64] if rows == 1 else [])
+    assert (as_on_hopper, gemv_outputs) == ([("int8 by row", 64)] if is_packed else [], [64] if rows == 1 else [])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["W8A8", "FP8_DYNAMIC"])
 @pytest.mark.parametrize("count", [1, 5])
-def test_w8a8_layers_are_joined_and_predict_what_they_predicted(
-    model_folder, tmp_path: Path, scheme: str, count: int, as_on_hopper: list[tuple[str, int]], one_rows: list[int],
+def test_fused_w8a8_layers_keep_their_predictions(
+    model_folder, tmp_path: Path, scheme: str, count: int, as_on_hopper: list[tuple[str, int]], gemv_outputs: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     model = load(compressed(model_folder, tmp_path / "packed", scheme), "compressed-tensors", dtype="float16").model
@@ -179,18 +179,20 @@ def test_w8a8_layers_are_joined_and_predict_what_they_predicted(
     assert weights_size(model) == size
     assert len(quantized_linears(model)) == 14
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    made = logits_of(model, ids)
-    assert float((made - expected).norm() / expected.norm()) < 0.03
-    # Query, key and value are one product, and so are gate and up.
+    result = logits_of(model, ids)
+    assert float((result - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one product; gate and up are another.
     products = [128 + 2 * 64, 128, 2 * 256, 128] * 2
-    assert [outputs for outputs in one_rows if outputs != model.config.vocab_size] == (products if count == 1 else [])
+    assert [outputs for outputs in gemv_outputs if outputs != model.config.vocab_size] == (
+        products if count == 1 else []
+    )
     assert [outputs for _, outputs in as_on_hopper] == (products if count > 1 and scheme == "W8A8" else [])
     restore(model)
     assert torch.equal(logits_of(model, ids), expected)
 
 
 @pytest.mark.slow
-def test_awqs_words_are_repacked_after_the_compiler_was_given_opaque_linears(
+def test_opaque_awq_linears_are_repacked(
     shape_folder, as_on_hopper: list[tuple[str, int]], without_compiling: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(shape_folder, "awq", dtype="bfloat16", dummy=True, kernel="torch").model
@@ -210,7 +212,7 @@ def test_awqs_words_are_repacked_after_the_compiler_was_given_opaque_linears(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("quant", "form"), [("int8", "int8 by row"), ("bnb4", "nf4")])
-def test_a_prompt_too_long_for_packed_products_unpacks_each_fused_matrix_once(
+def test_long_prefill_dequantizes_each_fused_matrix_once(
     model_folder, quant: str, form: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matrices: list[tuple[str, int]] = []
@@ -228,16 +230,16 @@ def test_a_prompt_too_long_for_packed_products_unpacks_each_fused_matrix_once(
     assert torch.equal(logits_of(model, ids), expected)
     assert matrices == []
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    made = logits_of(model, ids)
-    assert float((made - expected).norm() / expected.norm()) < 0.03
-    # Query, key and value are one matrix, and so are gate and up.
+    result = logits_of(model, ids)
+    assert float((result - expected).norm() / expected.norm()) < 0.03
+    # Query, key and value are one matrix; gate and up are another.
     layer = [(form, outputs) for outputs in (128 + 2 * 64, 128, 2 * 256, 128)]
     assert matrices == [*layer, *layer]
     assert as_on_hopper == []
 
 
 @pytest.mark.by_hand
-def test_gptqs_words_are_taken_with_zeros_and_without(shape_folder, as_on_hopper: list[tuple[str, int]]) -> None:
+def test_gptq_with_and_without_zero_points_is_supported(shape_folder, as_on_hopper: list[tuple[str, int]]) -> None:
     model = load(shape_folder, "gptq", dtype="float16", dummy=True, kernel="torch").model
     linears: list[Any] = [module for module in model.modules() if hasattr(module, "qweight")]
     assert {quantized_gemm.packed_form(linear) for linear in linears} == {"int4 by group"}
@@ -245,34 +247,34 @@ def test_gptqs_words_are_taken_with_zeros_and_without(shape_folder, as_on_hopper
     assert quantized_gemm.packed_form(linears[0]) == "int4 by group, zeros"
     linears[0].max_packed_rows = quantized_gemm.max_packed_rows(linears[0], "int4 by group, zeros")
     hidden = torch.randn(BATCH, 1, linears[0].in_features, dtype=torch.float16)
-    made = quantized_gemm.packed_product(hidden, linears[0], "int4 by group, zeros")
+    result = quantized_gemm.packed_product(hidden, linears[0], "int4 by group, zeros")
     expected = hidden[:, 0].float() @ linears[0].dequantize_weight().float()
-    assert float((made.float() - expected).norm() / expected.norm()) < 2e-3
+    assert float((result.float() - expected).norm() / expected.norm()) < 2e-3
     assert as_on_hopper == [("int4 by group, zeros", linears[0].out_features)]
 
 
 @pytest.mark.slow
-def test_a_linear_that_the_kernel_does_not_take_stays_with_its_library(
+def test_unsupported_linear_has_no_packed_form(
     model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = unpacked(load(model_folder, "bnb4", dtype="bfloat16").model)
     linear: Any = model.model.layers[0].mlp.gate_proj
     assert quantized_gemm.packed_form(linear) == "nf4"
     assert torch.equal(linear.weight.quant_state.code.float(), torch.tensor(CODEBOOKS["nf4"]))
-    for where, name, value in (
+    for target, name, value in (
         (linear.weight.quant_state, "code", linear.weight.quant_state.code + 1),
         (linear.weight.quant_state, "blocksize", 32),
         (linear, "in_features", 64),
     ):
         with monkeypatch.context() as changed:
-            changed.setattr(where, name, value)
+            changed.setattr(target, name, value)
             assert quantized_gemm.packed_form(linear) is None, name
     assert quantized_gemm.packed_form(model.lm_head) is None
     monkeypatch.setattr(quantized_gemm, "supports_pdl", lambda device: False)
     assert quantized_gemm.packed_form(linear) is None
 
 
-def test_rows_that_the_kernel_takes_are_several_of_16_bits() -> None:
+def test_quantized_gemm_supports_2_to_128_rows_of_16_bits() -> None:
     linear = SimpleNamespace(max_packed_rows=128)
     taken = {
         rows: quantized_gemm.is_supported(torch.empty(rows, 1, 8, dtype=torch.float16), linear)
@@ -282,7 +284,7 @@ def test_rows_that_the_kernel_takes_are_several_of_16_bits() -> None:
     assert not quantized_gemm.is_supported(torch.empty(2, 1, 8), linear)
 
 
-def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() -> None:
+def test_k_is_split_only_if_output_tiles_do_not_fill_the_gpu() -> None:
     def packed(outputs: int, inputs: int) -> Packed:
         words = torch.empty(outputs, inputs // 4, dtype=torch.int32, device="meta")
         return Packed("int8 by row", words, torch.empty(outputs, device="meta"))
@@ -294,7 +296,7 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
         assert len(tiles) == len(set(tiles)) <= 8
         for tile in tiles:
             assert 2560 // 4 % tile.words == 0
-            # No program is left without a step.
+            # Every program has at least one step.
             steps = 2560 // 4 // tile.words
             assert (tile.split_k - 1) * -(-steps // tile.split_k) < steps
 
@@ -309,7 +311,9 @@ def test_tiles_share_the_inputs_only_where_the_outputs_do_not_fill_the_card() ->
         ("nf4", 2, "natural", (2, 128)),
     ],
 )
-def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, shape: tuple[int, ...]) -> None:
+def test_row_order_depends_on_form_and_number_of_rows(
+    form: str, rows: int, order: Order, shape: tuple[int, ...]
+) -> None:
     assert order_of(form, rows, has_prefill_gemm=True) == order
     assert order_of(form, rows, has_prefill_gemm=False) != "by lane"
     hidden = torch.arange(rows * 128.0).view(rows, 128)
@@ -329,16 +333,16 @@ def test_each_form_has_its_rows_in_an_order(form: str, rows: int, order: Order, 
         (9, True, True),
         (32, True, True),
         (32, True, False),
-        # What the table refuses and warp groups take.
+        # Supported by `prefill_gemm` alone.
         (32, False, True),
         (96, True, False),
     ],
 )
-def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
+def test_candidates_for_4_bit_weights_depend_on_device_and_rows(
     rows: int, is_on_card: bool, is_hopper: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: None if is_on_card else "another card")
-    monkeypatch.setattr(prefill_gemm, "why_not", lambda *asked: None if is_hopper else "not Hopper")
+    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *_: None if is_on_card else "another card")
+    monkeypatch.setattr(prefill_gemm, "why_not", lambda *_: None if is_hopper else "not Hopper")
     monkeypatch.setattr(gemv_tensor_core, "max_shared_bytes", lambda device: gemv_tensor_core.HOPPERS_SHARED_BYTES)
     words, scales = torch.zeros(64, 640, dtype=torch.int16), torch.ones(64, 40)
     names = [candidate.name for candidate in candidates_for(torch.zeros(rows, 2560), Packed("nf4", words, scales))]
@@ -354,10 +358,10 @@ def test_4_bit_may_be_made_by_tiles_by_the_table_by_warp_groups_or_unpacked(
     ("form", "lengths"),
     [("int8 by row", (160, 192, 512, 576, 640, 2176)), ("int4 by group", (64, 96, 128, 160, 512, 2176))],
 )
-def test_a_prompt_of_any_length_is_compiled(
+def test_one_compilation_serves_prompts_of_any_length(
     form: str, lengths: tuple[int, ...], as_on_hopper: list[tuple[str, int]]
 ) -> None:
-    # The second length makes the number of rows a symbol, also where it decides how they are laid.
+    # From the second length on, the number of rows is symbolic, also in the choice of the row order.
     linear, down = (SimpleNamespace(out_features=256, max_packed_rows=16384, weight=None) for _ in range(2))
     packed, matrix = weights_of(form, 128, 256, "cpu")
     torch.compiler.reset()
@@ -387,7 +391,7 @@ def test_a_prompt_of_any_length_is_compiled(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
-def test_one_compiled_layer_of_packed_weights_takes_prompts_of_every_length(
+def test_one_compiled_layer_serves_prompts_of_every_length(
     model_folder, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tags: set[str] = set()
@@ -400,25 +404,25 @@ def test_one_compiled_layer_of_packed_weights_takes_prompts_of_every_length(
     monkeypatch.setattr(inductor, "compile_fx", watched)
     model = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
     decoder = native_decoder(model, CpuDevice(), capture=Rerun())
-    # All have a cache of 256 positions.
+    # All prompts have a cache of 256 positions.
     for tokens in (160, 190, 220, 250):
         decoder.generate((torch.arange(tokens)[None] % 90 + 10).repeat(2, 1), 3)
     assert decoder.facts().prefill == "captured"
-    # A layer and the head of the step, a layer for the first prompt, and one for prompts of any length.
+    # Layer and head of the step, a layer for the first prompt, and a layer for prompts of any length.
     assert decoder.facts().frames_compiled == 4
-    # The prompt's layers are compiled with a choice of ours, the step's are not.
+    # Only the layers of the prefill are compiled with the engine's setting.
     assert tags == {"", ", sums of 256 at once"}
 
 
 @pytest.mark.slow
-def test_an_mlp_with_another_activation_keeps_it(model_folder, as_on_hopper: list[tuple[str, int]]) -> None:
+def test_mlp_with_another_activation_or_bias_is_not_fused(model_folder, as_on_hopper: list[tuple[str, int]]) -> None:
     model: Any = unpacked(load(model_folder, "int8", dtype="bfloat16").model)
     first, second = model.model.layers
     first.mlp.act_fn = torch.nn.GELU()
     optimize(model)
     assert not hasattr(first.mlp, "swiglu_kernels")
     assert second.mlp.swiglu_kernels == SwigluKernels(for_one_query=False, for_prompts=True)
-    # Something is added to its product.
+    # A bias is added after the down projection.
     restore(model)
     first.mlp.act_fn, second.mlp.down_proj.bias = second.mlp.act_fn, torch.nn.Parameter(torch.zeros(128))
     optimize(model)
@@ -432,12 +436,12 @@ def packed_of(*, outputs: int, inputs: int) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_codes_are_asked_for_in_the_models_own_type(
+def test_nf4_support_is_checked_in_the_models_dtype(
     model_folder, dtype: str, as_on_hopper: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linear: Any = unpacked(load(model_folder, "bnb4", dtype=dtype).model).model.layers[0].mlp.gate_proj
-    asked: list[torch.dtype] = []
-    monkeypatch.setattr("benchmarker.kernels.prefill_gemm.why_not", lambda _, kind, __: asked.append(kind) or "no")
+    dtypes: list[torch.dtype] = []
+    monkeypatch.setattr("benchmarker.kernels.prefill_gemm.why_not", lambda _, kind, __: dtypes.append(kind) or "no")
     assert quantized_gemm.max_packed_rows(linear, "nf4") == 128
-    assert asked == [getattr(torch, dtype)]
+    assert dtypes == [getattr(torch, dtype)]
     assert as_on_hopper == []

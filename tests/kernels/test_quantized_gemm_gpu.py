@@ -1,4 +1,4 @@
-"""Packed products on a GPU: every candidate returns the product; a stored choice is used by the next process."""
+"""Quantized GEMM on a GPU: results of every candidate, and storage of the choice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMS = ("int8 by row", "int4 by group", INT4_ZEROS, "nf4", "fp4")
 
 
 def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
-    """Random weights of a form, [outputs, inputs], about as large as a model's."""
+    """Return random weights of a form with the magnitude of a model's weights."""
     torch.manual_seed(0)
 
     def words(*shape: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
@@ -53,30 +53,32 @@ def packed(form: str, outputs: int = 1160, inputs: int = 2560) -> Packed:
 
 
 def matrix_of(weights: Packed) -> torch.Tensor:
-    """The weights as numbers, [inputs, outputs]."""
+    """Return the dequantized weights, [inputs, outputs]."""
     every_input = torch.eye(weights.length * weights.pack_factor, device="cuda", dtype=torch.float16)
     return unpacked_product(every_input, weights)
 
 
 def skip_if(reason: str | None) -> None:
-    """Skip the test where a kernel says why it does not multiply."""
+    """Skip the test if a kernel returns a reason."""
     if reason is not None:
         pytest.skip(reason)
 
 
-def check_each_time(candidates: list[Candidate], hidden: torch.Tensor, weights: Packed, expected: torch.Tensor) -> None:
-    """Hold each candidate to the product, four times to the same bits."""
+def check_candidates(
+    candidates: list[Candidate], hidden: torch.Tensor, weights: Packed, expected: torch.Tensor
+) -> None:
+    """Check that each candidate returns the expected product, bit-identical in four runs."""
     for candidate in candidates:
-        made = candidate.launch(hidden, weights)
-        assert difference(made, expected) < 1e-3, candidate.name
-        # Blocks that share a tile end in any order, and their sums are added in one.
-        assert all(torch.equal(candidate.launch(hidden, weights), made) for _ in range(3)), candidate.name
+        result = candidate.launch(hidden, weights)
+        assert difference(result, expected) < 1e-3, candidate.name
+        # Blocks that split a tile end in any order, but partial sums are added in a fixed order.
+        assert all(torch.equal(candidate.launch(hidden, weights), result) for _ in range(3)), candidate.name
 
 
 @pytest.mark.parametrize("rows", [2, 8, 64, 128])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) -> None:
+def test_triton_tiles_match_float64(form: str, rows: int, dtype: torch.dtype) -> None:
     weights = packed(form)
     hidden = torch.randn(rows, 2560, device="cuda", dtype=dtype)
     expected = hidden.double() @ matrix_of(weights).double()
@@ -84,25 +86,25 @@ def test_every_tile_makes_the_product(form: str, rows: int, dtype: torch.dtype) 
     tiles = tile_configs_for(weights, rows, processors)
     assert tiles
     for tile in tiles:
-        made = launch(by_word_position(hidden, weights.pack_factor), weights, tile)
-        assert difference(made, expected.float()) < (1e-3 if dtype == torch.float16 else 8e-3), tile
+        result = launch(by_word_position(hidden, weights.pack_factor), weights, tile)
+        assert difference(result, expected.float()) < (1e-3 if dtype == torch.float16 else 8e-3), tile
 
 
 @pytest.mark.parametrize("rows", [2, 8, 21, 64])
 @pytest.mark.parametrize(("inputs", "outputs"), QWEN3_4B)
 @pytest.mark.parametrize("form", ["int4 by group", INT4_ZEROS, "nf4"])
-def test_every_cut_makes_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
+def test_w4a16_candidates_are_correct_and_deterministic(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
     skip_if(w4a16_gemm.why_not(hidden, weights))
     expected = hidden.float() @ matrix_of(weights).float()
     configs = [one for one in candidates_for(hidden, weights) if one.name.startswith("table, ")]
     assert len(configs) >= 3
-    check_each_time(configs, hidden, weights, expected)
+    check_candidates(configs, hidden, weights, expected)
 
 
 @pytest.mark.parametrize("form", ["int4 by group", INT4_ZEROS, "nf4", "fp4"])
-def test_cuts_multiply_bfloat16(form: str) -> None:
+def test_w4a16_gemm_supports_bfloat16(form: str) -> None:
     weights = packed(form, 2560, 4096)
     if is_int4_by_group(form):
         weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
@@ -116,30 +118,30 @@ def test_cuts_multiply_bfloat16(form: str) -> None:
 @pytest.mark.parametrize("rows", [33, 64, 100, 512, 2100])
 @pytest.mark.parametrize(("inputs", "outputs"), [(2560, 6144), (9728, 2560), (768, 200)])
 @pytest.mark.parametrize("form", FORMS)
-def test_warp_groups_make_the_product_each_time(form: str, inputs: int, outputs: int, rows: int) -> None:
+def test_prefill_candidates_are_correct_and_deterministic(form: str, inputs: int, outputs: int, rows: int) -> None:
     weights = packed(form, outputs, inputs)
     hidden = torch.randn(rows, inputs, device="cuda", dtype=torch.float16)
     skip_if(prefill_gemm.why_not(hidden.device, hidden.dtype, weights))
     expected, permuted = hidden.float() @ matrix_of(weights).float(), by_lane(hidden, weights.pack_factor)
     candidates = [one for one in candidates_for(permuted, weights) if one.name.startswith("warp groups, ")]
     assert candidates
-    check_each_time(candidates, permuted, weights, expected)
+    check_candidates(candidates, permuted, weights, expected)
 
 
 @pytest.mark.parametrize("rows", [9, 20, 32])
 @pytest.mark.parametrize("form", ["int4 by group", "nf4", "fp4"])
-def test_few_rows_are_ordered_and_multiplied_each_time(form: str, rows: int) -> None:
+def test_prefill_candidates_with_permutation_are_correct_and_deterministic(form: str, rows: int) -> None:
     weights = packed(form, 6144, 2560)
     hidden = torch.randn(rows, 2560, device="cuda", dtype=torch.float16)
     skip_if(prefill_gemm.why_not(hidden.device, hidden.dtype, weights))
     candidates = [one for one in candidates_for(hidden, weights) if one.name.endswith(", rows ordered before")]
     assert candidates
-    check_each_time(candidates, hidden, weights, hidden.float() @ matrix_of(weights).float())
+    check_candidates(candidates, hidden, weights, hidden.float() @ matrix_of(weights).float())
 
 
 @pytest.mark.parametrize("rows", [20, 64, 200])
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group", INT4_ZEROS])
-def test_warp_groups_multiply_bfloat16(form: str, rows: int) -> None:
+def test_prefill_gemm_supports_bfloat16(form: str, rows: int) -> None:
     weights = packed(form, 2560, 4096)
     weights = Packed(form, weights.words, weights.scales.bfloat16(), weights.zeros)
     hidden = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
@@ -153,15 +155,15 @@ def test_warp_groups_multiply_bfloat16(form: str, rows: int) -> None:
 
 @pytest.mark.parametrize("pack_factor", [4, 8])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rows_and_swiglu_are_brought_into_the_order_by_lane(pack_factor: int, dtype: torch.dtype) -> None:
+def test_permute_kernels_match_torch_operators(pack_factor: int, dtype: torch.dtype) -> None:
     gate_up = 4 * torch.randn(513, 2 * 9728, device="cuda")
     gate, up = gate_up.to(dtype).float().chunk(2, -1)
     assert torch.equal(rows_by_lane(gate_up.to(dtype), pack_factor), by_lane(gate_up.to(dtype), pack_factor))
-    made, right = (
+    result, expected = (
         swiglu_by_lane(gate_up.to(dtype), pack_factor),
         by_lane(torch.nn.functional.silu(gate) * up, pack_factor),
     )
-    torch.testing.assert_close(made.float(), right, rtol=2e-3 if dtype == torch.float16 else 2e-2, atol=1e-6)
+    torch.testing.assert_close(result.float(), expected, rtol=2e-3 if dtype == torch.float16 else 2e-2, atol=1e-6)
 
 
 def on_processor(weights: Packed) -> Packed:
@@ -173,32 +175,32 @@ def on_processor(weights: Packed) -> Packed:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("inputs", [128, 2560])
 @pytest.mark.parametrize("by_lane_order", [False, True])
-def test_a_kernels_matrix_is_that_of_torchs_own_operators(
+def test_dequantization_kernels_match_torch_operators(
     form: str, dtype: torch.dtype, inputs: int, by_lane_order: bool
 ) -> None:
     weights = packed(form, inputs=inputs)
-    made, expected = (unpack(each, dtype, by_lane_order=by_lane_order) for each in (weights, on_processor(weights)))
-    assert made.stride() == expected.stride()
-    assert torch.equal(made.cpu(), expected)
+    result, expected = (unpack(each, dtype, by_lane_order=by_lane_order) for each in (weights, on_processor(weights)))
+    assert result.stride() == expected.stride()
+    assert torch.equal(result.cpu(), expected)
 
 
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4"])
-def test_a_matrix_may_have_more_numbers_than_32_bits_count(form: str) -> None:
+def test_dequantized_matrix_may_exceed_2_to_the_31_elements(form: str) -> None:
     if torch.cuda.get_device_properties(0).total_memory < 16 << 30:
         pytest.skip("needs 16 GiB")
     weights = packed(form, outputs=2**19, inputs=4224)
-    made = unpack(weights, torch.float16)
-    assert made.numel() > 2**31
+    result = unpack(weights, torch.float16)
+    assert result.numel() > 2**31
     if form == "int4 by group":
         assert weights.zeros is not None
-        end, made = Packed(form, weights.words[-16:], weights.scales[-1:], weights.zeros[-1:]), made[-128:]
+        end, result = Packed(form, weights.words[-16:], weights.scales[-1:], weights.zeros[-1:]), result[-128:]
     else:
-        end, made = Packed(form, weights.words[-64:], weights.scales[-64:], weights.zeros), made[:, -64:]
-    assert torch.equal(made.cpu(), unpack(on_processor(end), torch.float16))
+        end, result = Packed(form, weights.words[-64:], weights.scales[-64:], weights.zeros), result[:, -64:]
+    assert torch.equal(result.cpu(), unpack(on_processor(end), torch.float16))
 
 
 @pytest.mark.parametrize("form", ["int8 by row", "int4 by group", "nf4"])
-def test_a_choice_is_measured_once_on_a_machine(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_is_measured_once_per_machine(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, weights = tmp_path / "products.json", packed(form, 1024)
     monkeypatch.setattr(gemm_autotune, "file_for", lambda device: path)
     monkeypatch.setattr(gemm_autotune, "_choices", {})

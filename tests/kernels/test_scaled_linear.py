@@ -27,7 +27,7 @@ def linear_of(dtype: torch.dtype, bias: Tensor | None = None) -> ScaledLinear:
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("rows", [1, 16, 17, 40])
-def test_the_product_is_that_of_the_dequantized_numbers(dtype, rows):
+def test_w8a8_product_matches_dequantized_weights(dtype, rows):
     linear = linear_of(dtype, torch.randn(OUTPUTS))
     hidden = torch.randn(2, rows, INPUTS)
     codes, scales = quantized_rows(hidden.view(-1, INPUTS), dtype)
@@ -65,7 +65,7 @@ def test_activations_can_be_multiplied_without_quantization(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.usefixtures("traced_only")
-def test_the_compiler_traces_it_as_one_graph(dtype):
+def test_scaled_linear_compiles_to_one_graph(dtype):
     linear, hidden = linear_of(dtype), torch.randn(1, 20, INPUTS)
     compiled = torch.compile(linear, fullgraph=True)
     assert torch.allclose(compiled(hidden), linear(hidden), rtol=1e-3, atol=1e-3)
@@ -78,7 +78,7 @@ def block_linear(outputs: int, bias: Tensor | None = None) -> BlockScaledLinear:
 
 
 @pytest.mark.parametrize("outputs", [128, 320])
-def test_a_product_of_blocks_is_that_of_the_dequantized_numbers_in_64_bits(outputs):
+def test_block_scaled_product_matches_float64(outputs):
     linear = block_linear(outputs, torch.randn(outputs))
     hidden = torch.randn(2, 5, 3 * BLOCK)
     hidden[0, 0, :BLOCK] *= 1000  # The other blocks of the row keep their accuracy.
@@ -94,7 +94,7 @@ def test_a_product_of_blocks_is_that_of_the_dequantized_numbers_in_64_bits(outpu
 
 
 @pytest.mark.parametrize(("dtype", "output"), [("bfloat16", "bfloat16"), ("float16", "float32")])
-def test_a_gpu_gets_the_scales_of_blocks_in_the_layout_of_cublas(monkeypatch, dtype, output):
+def test_block_product_passes_scales_in_cublas_layout(monkeypatch, dtype, output):
     calls = []
 
     def scaled_mm(first, second, scale_a, kind_a, scale_b, kind_b, output_dtype):
@@ -112,7 +112,7 @@ def test_a_gpu_gets_the_scales_of_blocks_in_the_layout_of_cublas(monkeypatch, dt
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_torch_takes_the_layout_of_the_scales_for_any_number_of_rows(rows):
+def test_scaled_mm_accepts_the_scale_layout_for_any_number_of_rows(rows):
     linear = block_linear(256).to("meta")
     codes = torch.empty(rows, 3 * BLOCK, dtype=torch.float8_e4m3fn, device="meta")
     scales = torch.empty(rows, 3, device="meta")

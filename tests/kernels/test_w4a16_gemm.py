@@ -1,6 +1,6 @@
-"""4-bit weights times several rows: the source, compiled for a processor, against sums in 64 bit, and how it is config.
+"""W4A16 GEMM: tile configs, and the CUDA source compiled for the CPU, compared with float64.
 
-What the GPU's own instructions make of it is tested on a GPU (tests/kernels/test_quantized_gemm_gpu.py).
+The GPU's instructions are tested on a GPU (tests/kernels/test_quantized_gemm_gpu.py).
 """
 
 from typing import Any
@@ -16,17 +16,17 @@ from benchmarker.kernels.w4a16_gemm import TileConfig, launch, program_for, tile
 from tests.on_processor import run_on_processor
 
 QWEN3_4B = ((2560, 6144), (4096, 2560), (2560, 19456), (9728, 2560), (2560, 4096), (2560, 1024), (2560, 9728))
-"""Inputs and outputs of its products, of joined linears and of single ones."""
+"""Inputs and outputs of the GEMMs of Qwen3-4B, of fused and of single linears."""
 
 
 @pytest.fixture
 def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products are made by the kernel's source on the processor."""
+    """Run the CUDA source on the CPU."""
     run_on_processor(w4a16_gemm, monkeypatch)
 
 
 def random_weights(form: str, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[Packed, torch.Tensor]:
-    """Packed, and as numbers, [outputs, inputs]."""
+    """Return random weights, packed and dequantized, [outputs, inputs]."""
     torch.manual_seed(0)
     if is_int4_by_group(form):
         words = torch.randint(-(2**31), 2**31 - 1, (inputs // 8, outputs), dtype=torch.int32)
@@ -45,22 +45,22 @@ def random_weights(form: str, inputs: int, outputs: int, dtype: torch.dtype) -> 
 @pytest.mark.parametrize(
     ("form", "rows", "inputs", "outputs", "config", "dtype"),
     [
-        # More tiles than groups.
+        # Several waves of tiles.
         ("int4 by group", 8, 640, 80, TileConfig(2, 1, 1, 1), torch.float16),
         ("nf4", 2, 512, 112, TileConfig(1, 2, 1, 2), torch.float16),
-        # Parts, the last of which has less; rows that are not all of a tensor core's.
+        # Split K with a smaller last split; rows that are no multiple of eight.
         ("int4 by group", 21, 1152, 96, TileConfig(2, 1, 3, 1), torch.bfloat16),
         ("nf4", 19, 1280, 48, TileConfig(3, 1, 2, 2), torch.float16),
-        # More warps than sums, in parts; fewer tiles than groups.
+        # Split K with more warps than sums to reduce; fewer tiles than a block computes at a time.
         ("fp4", 5, 1792, 32, TileConfig(5, 1, 2, 1), torch.bfloat16),
         ("int4 by group", 64, 256, 16, TileConfig(1, 2, 2, 1), torch.float16),
-        # Zero points other than 8; parts, and rows that are not all of a tensor core's.
+        # Zero points other than 8; split K; rows that are no multiple of eight.
         (INT4_ZEROS, 21, 1152, 96, TileConfig(2, 1, 3, 2), torch.bfloat16),
         (INT4_ZEROS, 8, 640, 80, TileConfig(2, 1, 1, 1), torch.float16),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
-def test_weights_times_rows(
+def test_w4a16_gemm_matches_float64(
     form: str,
     rows: int,
     inputs: int,
@@ -73,17 +73,17 @@ def test_weights_times_rows(
     monkeypatch.setattr(w4a16_gemm, "arrival_counters", lambda kernel, places, device: counters)
     packed, weights = random_weights(form, inputs, outputs, dtype)
     hidden = torch.randn(rows, inputs).to(dtype)
-    right = hidden.double() @ weights.T
-    made = launch(hidden, packed, config).double()
-    assert float((made - right).norm() / right.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
-    # The counts are as they were, and so the next product is the same.
+    expected = hidden.double() @ weights.T
+    result = launch(hidden, packed, config).double()
+    assert float((result - expected).norm() / expected.norm()) < (4e-3 if dtype == torch.bfloat16 else 7e-4)
+    # The counters are zero again, so a second launch returns the same result.
     assert not counters.any()
-    assert torch.equal(launch(hidden, packed, config).double(), made)
+    assert torch.equal(launch(hidden, packed, config).double(), result)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), QWEN3_4B)
 @pytest.mark.parametrize("rows", [2, 8, 9, 16, 24, 32, 40, 64])
-def test_every_cut_is_one_that_a_block_can_run(rows: int, inputs: int, outputs: int) -> None:
+def test_every_tile_config_fits_a_block(rows: int, inputs: int, outputs: int) -> None:
     words = torch.empty(outputs, inputs // 4, dtype=torch.int16, device="meta")
     packed = Packed("nf4", words, torch.empty(outputs, inputs // 64, device="meta"))
     configs = tile_configs_for(packed, rows, 132)
@@ -102,7 +102,7 @@ def test_every_cut_is_one_that_a_block_can_run(rows: int, inputs: int, outputs: 
         assert bool(macros["IS_PERSISTENT"]) == (outputs // 16 * config.split_k > program.blocks * config.tiles)
 
 
-def test_a_card_with_less_shared_memory_gets_other_cuts() -> None:
+def test_tile_configs_fit_smaller_shared_memory() -> None:
     packed, _ = random_weights("nf4", 2560, 1024, torch.float16)
     least = 99 * 1024
     for config in tile_configs_for(packed, 64, 132, least):
@@ -110,10 +110,10 @@ def test_a_card_with_less_shared_memory_gets_other_cuts() -> None:
     assert tile_configs_for(packed, 64, 132, least)
 
 
-def test_rows_of_another_kind_are_refused() -> None:
+def test_misaligned_float32_or_too_many_rows_raise() -> None:
     packed, _ = random_weights("nf4", 128, 16, torch.float16)
-    off_its_place = torch.zeros(2 * 128 + 1, dtype=torch.float16)[1:].view(2, 128)
-    for hidden in (torch.zeros(2, 128), torch.zeros(65, 128, dtype=torch.float16), off_its_place):
+    misaligned = torch.zeros(2 * 128 + 1, dtype=torch.float16)[1:].view(2, 128)
+    for hidden in (torch.zeros(2, 128), torch.zeros(65, 128, dtype=torch.float16), misaligned):
         with pytest.raises(ValueError, match="2 to 64 rows of one type of 16 bits"):
             launch(hidden, packed, TileConfig(1, 1, 1, 1))
 
@@ -127,24 +127,22 @@ def test_rows_of_another_kind_are_refused() -> None:
         ("group", "not GPTQ's words"),
         ("zeros", None),
         ("scales", "scales of another type"),
-        ("place", "weights that begin at no multiple of 16 bytes"),
-        ("card", "another card"),
+        ("misaligned", "weights that begin at no multiple of 16 bytes"),
+        ("device", "another device"),
     ],
 )
-def test_what_the_kernel_does_not_take_is_said(
-    changed: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    why = "another card" if changed == "card" else None
-    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *asked: why)
+def test_unsupported_weights_return_a_reason(changed: str, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    device_reason = "another device" if changed == "device" else None
+    monkeypatch.setattr(gemv_tensor_core, "why_not", lambda *_: device_reason)
     rows = 65 if changed == "rows" else 2
     packed, _ = random_weights("nf4" if changed == "codes" else "int4 by group", 256, 32, torch.float16)
     fields: dict[str, Any] = {
         "group": {"scales": torch.zeros(4, 32, dtype=torch.float16)},
         "zeros": {"form": INT4_ZEROS},
         "scales": {"scales": packed.scales.float()},
-        # Of a larger matrix from its second number on.
-        "place": {"words": torch.zeros(1025, dtype=torch.int32)[1:].view(32, 32)},
+        # A misaligned view of a larger matrix.
+        "misaligned": {"words": torch.zeros(1025, dtype=torch.int32)[1:].view(32, 32)},
     }.get(changed, {})
-    asked = Packed(**{**vars(packed), **fields})
-    said = w4a16_gemm.why_not(torch.zeros(rows, 256, dtype=torch.float16), asked)
-    assert said == reason if reason is None else (said or "").startswith(reason)
+    packed = Packed(**{**vars(packed), **fields})
+    message = w4a16_gemm.why_not(torch.zeros(rows, 256, dtype=torch.float16), packed)
+    assert message == reason if reason is None else (message or "").startswith(reason)
