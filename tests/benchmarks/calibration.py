@@ -1,11 +1,11 @@
-"""Does calibration pay? GPTQ against round-to-nearest at the same bits and group size, on the small model.
+"""Compare GPTQ with round-to-nearest at the same bits and group size, on the small model.
 
     python tests/benchmarks/calibration.py                 4 bits in groups of 128, the whole text
     python tests/benchmarks/calibration.py --bits 3 --size quick
 
-Round-to-nearest takes each weight to the nearest of the codes that GPTQ has too: symmetric around zero, one scale in
-16 bit for each group. GPTQ sees the calibration text that ships with benchmarker; both are judged on the evaluation
-text, which neither has seen. About a minute on two cores.
+Round-to-nearest uses the same codes as GPTQ: symmetric around zero, with one 16-bit scale per group. GPTQ is calibrated
+on the text that ships with benchmarker; both are scored on the held-out evaluation text. Takes about a minute on two
+cores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DTYPE = "bfloat16"
 
 
 class Outcome(NamedTuple):
-    """What one way of quantizing costs."""
+    """Quality of one quantization method."""
 
     perplexity: float
     baseline_perplexity: float
@@ -60,7 +60,7 @@ def main() -> None:
 def outcomes(
     *, bits: int, group_size: int, size: Literal["quick", "full"], options: Mapping[str, Any] | None = None
 ) -> dict[str, Outcome]:
-    """The outcome of round-to-nearest and of GPTQ, by name.
+    """Return the outcomes of round-to-nearest and GPTQ, by name.
 
     Args:
         options: Further options of GPTQ.
@@ -80,7 +80,7 @@ def round_to_nearest(model: nn.Module, *, bits: int, group_size: int) -> None:
 
 
 def nearest_codes(weight: torch.Tensor, *, bits: int, group_size: int) -> torch.Tensor:
-    """What the weights become: [out_features, in_features], in float32.
+    """Return the quantized weights, [out_features, in_features], in float32.
 
     The codes are -2^(bits-1) ... 2^(bits-1)-1 times the group's scale, as GPTQ's with `sym`.
     """
@@ -92,7 +92,7 @@ def nearest_codes(weight: torch.Tensor, *, bits: int, group_size: int) -> torch.
 
 
 def make_shipped_plan(size: Literal["quick", "full"]) -> Plan:
-    """Plan to score the shipped text against the model in 16 bit."""
+    """Return the plan that scores the shipped text against the 16-bit model."""
     spec = ModelSpec(id=MODEL, dtype=DTYPE)
     checkpoint = find_checkpoint(spec, BASELINE)
     return make_plan(
@@ -107,7 +107,7 @@ def make_shipped_plan(size: Literal["quick", "full"]) -> Plan:
 
 
 def perplexity_of(model: Any, size: Literal["quick", "full"]) -> float:
-    """Perplexity of the shipped text, from one forward pass over each window."""
+    """Return the perplexity of the shipped text, by one forward pass per window."""
     windows = make_shipped_plan(size).windows
     scored = predictions(model, windows, Silent(), range(len(windows.ids)), name="model")
     nats = [nn.functional.cross_entropy(logits.float(), targets) for _, logits, targets in scored]
@@ -115,7 +115,7 @@ def perplexity_of(model: Any, size: Literal["quick", "full"]) -> float:
 
 
 def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
-    """Against the model in 16 bit, on the shipped text."""
+    """Score a model against the 16-bit model on the shipped text."""
     plan = make_shipped_plan(size)
     windows = plan.windows
     saved = SavedPredictions(np.zeros((len(windows.ids), plan.row_values), dtype=np.float32))

@@ -1,8 +1,8 @@
-"""How long `compare` takes over many records: the limit is 2 s for 500, from the command line.
+"""Time `benchmarker compare` for many records; the limit is 2 s for 500.
 
     python -m tests.benchmarks.compare_speed [RECORDS]
 
-The records are as large as real ones: four cells, five runs and three warm-ups each, a profile of 150 kernels.
+Each record has a realistic size: four cells with five runs and three warm-ups, and a profile of 150 kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 10
 
 
 def records(count: int) -> Iterator[GenerationRecord]:
-    """A sweep of as many variants as it takes, over ten rounds."""
+    """Yield the records of a sweep with ten rounds and as many variants as needed."""
     kernels = tuple(Kernel(name=f"kernel_{index}" * 8, calls=100, total_s=0.5 / 150) for index in range(150))
     for index in range(count):
         variant, number = divmod(index, ROUNDS)

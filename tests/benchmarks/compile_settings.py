@@ -1,12 +1,11 @@
-"""Which of inductor's settings make the compiled step fastest, on the GPU at hand.
+"""Compare settings of inductor for the compiled decode step on this machine's GPU.
 
     PYTHONPATH=. python tests/benchmarks/compile_settings.py --model Qwen/Qwen3-4B --quant fp16
     PYTHONPATH=. python tests/benchmarks/compile_settings.py --quant gptq --option kernel=torch --only combined
 
-The model is loaded once; each combination is set up anew and measured as a cell is: tok/s of the decode steps alone,
-the best of five generations, kernels a token, and the time of setting up. The winner belongs in
-`engines/decoders/compile.py`.
-On a CPU it runs too, to see that it runs.
+The model is loaded once; each alternative is set up again. The output has tok/s of the decode steps (best of five
+generations), kernels per token and set-up time. The fastest settings belong in `engines/decoders/compile.py`.
+On a CPU, the script only shows that it runs.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from tests.loading import plain_native_decoder
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way of setting the step up; everything else stays as it is."""
+    """One change of the decode step's set-up."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of inductor, over those that the engine chooses."""
+    """Settings of inductor that override the engine's."""
     is_compiled: bool = True
-    """Leave it the step of one sequence, which is five kernels of ours a layer on Hopper and newer."""
+    """True to compile the step instead of using the fused decode step."""
     flash_from: int = decode_attention.BEST_UNDER_POSITIONS
     fused_inputs: bool = False
-    """Leave it to the compiler where the input of a product is computed."""
+    """True to let the compiler fuse the computation of a GEMV's input into the GEMV."""
     by_inductor: bool = False
-    """Leave it the products that are ours where kernels can start early."""
+    """True to let inductor compile the GEMVs."""
     activation_apart: bool = False
-    """A kernel of its own between an MLP's products."""
+    """True for SwiGLU as a separate kernel."""
     attention_waits: bool = False
-    """For the kernel before it to end."""
+    """True to launch attention without programmatic dependent launch."""
     timed_by_inductor: bool = False
-    """Leave it to inductor how candidates are timed."""
+    """True to time candidates by inductor's own method."""
 
 
 STEP_BY_STEP = {"coordinate_descent_tuning": True, "max_autotune_pointwise": False}
@@ -80,49 +79,49 @@ ALTERNATIVES = {
 
 
 def main() -> None:
-    given = _arguments()
-    device = find_device(given.device)
-    model = load(given)
+    options = _arguments()
+    device = find_device(options.device)
+    model = load(options)
     print(f"{'settings':28} {'tok/s':>8} {'ms':>8} {'kernels':>8} {'set-up s':>8}")
-    for name, tried in ALTERNATIVES.items():
-        if not given.only or any(part in name for part in given.only):
-            for _ in range(given.repeat):
-                print(f"{name:28} {one_try(tried, model, device, given)}", flush=True)
+    for name, alternative in ALTERNATIVES.items():
+        if not options.only or any(part in name for part in options.only):
+            for _ in range(options.repeat):
+                print(f"{name:28} {measure(alternative, model, device, options)}", flush=True)
 
 
-def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: argparse.Namespace) -> str:
-    """Set up, and measure."""
+def measure(alternative: Alternative, model: PreTrainedModel, device: Device, options: argparse.Namespace) -> str:
+    """Set up and measure one alternative; return its columns."""
     place = torch_device(device)
     prompt = torch.arange(10, 36, device=place)[None]
-    context = torch.arange(given.depth, device=place).remainder(1000)[None] if given.depth else None
+    context = torch.arange(options.depth, device=place).remainder(1000)[None] if options.depth else None
     with ExitStack() as stack:
         stack.enter_context(fresh_cache())
-        if tried.is_compiled:
+        if alternative.is_compiled:
             stack.enter_context(patch("benchmarker.engines.decoders.native.fused_decode_step", lambda *_: None))
-        stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", tried.flash_from))
-        if tried.fused_inputs:
+        stack.enter_context(patch.object(decode_attention, "BEST_UNDER_POSITIONS", alternative.flash_from))
+        if alternative.fused_inputs:
             stack.enter_context(patch.object(linears, "materialized", lambda hidden: hidden))
-        if tried.by_inductor:
+        if alternative.by_inductor:
             stack.enter_context(patch.object(gemv_dense, "why_not", lambda linear: "left to inductor"))
-        if tried.activation_apart:
+        if alternative.activation_apart:
             stack.enter_context(patch("benchmarker.kernels.rewrite.fuse_swiglu", lambda model: []))
-        if tried.attention_waits and device.kind != "cpu":
+        if alternative.attention_waits and device.kind != "cpu":
             stack.enter_context(patch.object(decode_attention, "supports_pdl", lambda device: False))
-        if tried.timed_by_inductor:
+        if alternative.timed_by_inductor:
             stack.enter_context(patch.object(compiled, "kernels_timed_alone", nullcontext))
         restore(model)
-        runtime = decoder_of(plain_native_decoder, model, device, **tried.settings)
+        runtime = decoder_of(plain_native_decoder, model, device, **alternative.settings)
         started = time.perf_counter()
         try:
-            with busy(given.busy):
-                runtime.generate(prompt, given.new_tokens, context=context)
+            with busy(options.busy):
+                runtime.generate(prompt, options.new_tokens, context=context)
         except UnsupportedError as error:
             return str(error)
         setup_s = time.perf_counter() - started
         times = []
         for _ in range(5):
-            made = runtime.generate(prompt, given.new_tokens, context=context)
-            times.append((made.last_ns - made.first_ns) / 1e9 / (given.new_tokens - 1))
+            made = runtime.generate(prompt, options.new_tokens, context=context)
+            times.append((made.last_ns - made.first_ns) / 1e9 / (options.new_tokens - 1))
         kernels = "-"
         if device.kind != "cpu":
             kernels = f"{runtime.kernels_per_token(lambda work: count_kernels(work, device)):.0f}"
@@ -131,7 +130,7 @@ def one_try(tried: Alternative, model: PreTrainedModel, device: Device, given: a
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """That many processes beside us that do nothing but compute."""
+    """Run a number of busy processes beside this one."""
     running = [subprocess.Popen([sys.executable, "-Sc", "while True: pass"]) for _ in range(processes)]
     try:
         yield

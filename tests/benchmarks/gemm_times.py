@@ -28,13 +28,13 @@ from benchmarker.kernels.quantized_gemm import candidates_for, unpacked_candidat
 
 FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "awq": INT4_ZEROS, "nf4": "nf4"}
 SHAPES = {"qkv": (2560, 6144), "o": (4096, 2560), "gate_up": (2560, 19456), "down": (9728, 2560)}
-"""Inputs and outputs."""
+"""Inputs and outputs of the GEMMs of a layer."""
 SMALLEST = {"qkv": (256, 128), "down": (512, 64)}
 ROWS = (2, 8, 16, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def weights_of(form: str, inputs: int, outputs: int, device: str) -> tuple[Packed, Tensor]:
-    """Random weights, packed and as a matrix in fp16, [outputs, inputs]."""
+    """Return random weights, packed and as an fp16 matrix, [outputs, inputs]."""
     if form == "int8 by row":
         rows = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, device=device)
         scales = (torch.rand(outputs, device=device) / 2000).half()
@@ -53,19 +53,19 @@ def weights_of(form: str, inputs: int, outputs: int, device: str) -> tuple[Packe
     return Packed(form, codes.view(torch.int16), scales, table), matrix.half()
 
 
-def case(name: str, shape: tuple[int, int], rows: int, given: Any) -> tuple[str, float, float]:
-    """A line, what cuBLAS took and what the fastest candidate took, us; 0 where nothing is timed."""
-    device, form = "cpu" if given.smallest else "cuda", FORMS[name]
+def case(name: str, shape: tuple[int, int], rows: int, options: Any) -> tuple[str, float, float]:
+    """Time one GEMM. Return a line of text, and the us of cuBLAS and of the fastest candidate; 0 if not timed."""
+    device, form = "cpu" if options.smallest else "cuda", FORMS[name]
     packed, matrix = weights_of(form, *shape, device)
     hidden = torch.randn(rows, shape[0], device=device).half()
     has_prefill_gemm = prefill_gemm.why_not(hidden.device, hidden.dtype, packed) is None
-    order = "by lane" if given.by_lane else order_of(form, rows, has_prefill_gemm=has_prefill_gemm)
+    order = "by lane" if options.by_lane else order_of(form, rows, has_prefill_gemm=has_prefill_gemm)
     permuted = reorder(hidden, pack_factor(form), order)
     candidates = candidates_for(permuted, packed)
-    right = hidden.float() @ matrix.float().T
+    expected = hidden.float() @ matrix.float().T
     start = f"{name:4} {shape[0]:5} x {shape[1]:5} {rows:5} rows"
-    if given.smallest:
-        off = difference(unpacked_candidate.launch(permuted, packed), right)
+    if options.smallest:
+        off = difference(unpacked_candidate.launch(permuted, packed), expected)
         return f"{start}  {len(candidates)} candidates  error {off:.1e}{'' if off < 1e-3 else ' WRONG'}", 0, 0
     flush_buffer = l2_flush_buffer(hidden.device)
     choice = measure(permuted, packed, candidates, unpacked_candidate)
@@ -73,8 +73,8 @@ def case(name: str, shape: tuple[int, int], rows: int, given: Any) -> tuple[str,
     best_us = choice.us[choice.way]
     made = next(candidate for candidate in candidates if candidate.name == choice.way).launch(permuted, packed)
     words = f"{start}  cuBLAS {cublas_us:7.1f}  {best_us:7.1f} {cublas_us / best_us:5.2f}x  {choice.way}"
-    words += f"  error {difference(made, right):.1e}"
-    shown = choice.us if given.all else {}
+    words += f"  error {difference(made, expected):.1e}"
+    shown = choice.us if options.all else {}
     words += "".join(
         f"\n    {us:8.1f}  {candidate}" for candidate, us in sorted(shown.items(), key=lambda item: item[1])
     )
@@ -92,13 +92,13 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="each candidate's time")
     parser.add_argument("--by-lane", action="store_true", help="rows in prefill_gemm's order, however few they are")
     parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
     sums: list[str] = []
-    for name in given.forms:
-        for rows in given.rows:
-            shapes = SMALLEST if given.smallest else SHAPES
-            cases = [case(name, shape, rows, given) for shape in shapes.values()]
+    for name in options.forms:
+        for rows in options.rows:
+            shapes = SMALLEST if options.smallest else SHAPES
+            cases = [case(name, shape, rows, options) for shape in shapes.values()]
             print("\n".join(words for words, _, _ in cases), flush=True)
             cublas_us, best_us = (sum(column) for column in list(zip(*cases, strict=True))[1:])
             if best_us:

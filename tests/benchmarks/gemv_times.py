@@ -1,11 +1,11 @@
-"""How fast is each product of a decode step of one row by itself? Qwen3-4B's four shapes, in us and GB/s.
+"""Time the GEMVs of Qwen3-4B's layers, in us and GB/s.
 
-Each product is timed in a graph over layers with weights of their own, more than a cache holds, each kernel starting
-while the one before it fusion, as in a step. It is checked first: errors are relative to float32, in Frobenius norms.
+A CUDA graph runs the GEMV of several layers, whose weights together exceed the L2 cache, with programmatic dependent
+launch as in a decode step. Results are checked first: errors are relative to float32, in the Frobenius norm.
 
-    python tests/benchmarks/gemv_times.py                    # NVIDIA's Hopper and newer
-    python tests/benchmarks/gemv_times.py --forms gptq       # one form alone
-    TRITON_INTERPRET=1 python tests/benchmarks/gemv_times.py --smallest   # right or wrong, anywhere; not NF4
+    python tests/benchmarks/gemv_times.py                    # Hopper and newer
+    python tests/benchmarks/gemv_times.py --forms gptq       # one form only
+    TRITON_INTERPRET=1 python tests/benchmarks/gemv_times.py --smallest   # check only, on a CPU; not NF4
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from benchmarker.kernels.gemv_fusion import GemvFusion
 from benchmarker.kernels.gemv_gptq import Matrix
 
 CACHE_BYTES = 50 * 2**20
-"""Of an H100; the weights of all layers are four times as many."""
-LEAST_LAYERS = 8
+"""L2 cache of an H100; the weights of all layers have four times this size."""
+MIN_LAYERS = 8
 REPLAYS = 21
 GROUP = 128
-WRONG = 1e-3
+MAX_ERROR = 1e-3
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A product of a layer: outputs of each of its linears, and inputs."""
+    """Shape of a GEMV: outputs of each fused linear, and inputs."""
 
     name: str
     outputs: tuple[int, ...]
     inputs: int
 
     def fusion(self, hidden: Tensor) -> GemvFusion:
-        """What stands around it in a layer."""
+        """Return the operations that are fused with the GEMV in a layer."""
         if self.name in ("o", "down"):
             return GemvFusion(residual=torch.randn(self.outputs[0], device=hidden.device).to(hidden.dtype))
         gain = 1 + torch.randn(self.inputs, device=hidden.device) / 4
@@ -62,17 +62,17 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Weights:
-    """One layer's weights of a shape in a form."""
+    """Weights of one layer."""
 
     product: Callable[..., Tensor]
-    """The product of a vector with them, and its fusion."""
+    """GEMV with these weights; arguments are the vector and the fusion."""
     size_bytes: int
     matrix: Callable[[], Tensor]
-    """They in float32, [outputs, inputs]."""
+    """Function that returns the dequantized weights in float32, [outputs, inputs]."""
 
 
 def weights_of(form: str, shape: Shape, device: str) -> Weights:
-    """Random weights of a layer."""
+    """Return random weights of a layer."""
     outputs = sum(shape.outputs)
     if form == "fp16":
         rows = (torch.randn(outputs, shape.inputs, device=device) / 50).half()
@@ -90,7 +90,7 @@ def weights_of(form: str, shape: Shape, device: str) -> Weights:
         product = partial(gemv_nf4.launch, packed=codes, scales=absmax, codebook=numbers)
         return Weights(product, codes.nbytes + absmax.nbytes, lambda: _looked_up(codes, absmax, numbers))
     matrix = _gptq(outputs, shape.inputs, device)
-    # A layer's linears of one input are columns of one matrix; SwiGLU's kernel takes gate and up by themselves.
+    # Fused linears are columns of one matrix; the kernel with SwiGLU gets gate and up separately.
     halves = zip(matrix.words.chunk(2, 1), (None, None), matrix.scales.chunk(2, 1), strict=True)
     matrices = [Matrix(*half) for half in halves] if shape.name == "gate_up" else [matrix]
     product = partial(gemv_gptq.launch, matrices=matrices)
@@ -114,7 +114,7 @@ def _unpacked(matrix: Matrix) -> Tensor:
 
 
 def expected(hidden: Tensor, matrix: Tensor, fusion: GemvFusion) -> Tensor:
-    """The product with its ends in float32."""
+    """Return the GEMV with fused operations, computed in float32."""
     vector = hidden.float()
     if fusion.gain is not None:
         vector = vector * torch.rsqrt(vector.square().mean() + fusion.epsilon) * fusion.gain.float()
@@ -126,7 +126,7 @@ def expected(hidden: Tensor, matrix: Tensor, fusion: GemvFusion) -> Tensor:
 
 
 def seconds_each(products: list[Product], hidden: Tensor) -> float:
-    """Median seconds of one of them, all in one graph."""
+    """Return the median seconds per product of a CUDA graph of all products."""
     for product in products:
         product(hidden)
     torch.cuda.synchronize()
@@ -148,27 +148,27 @@ def seconds_each(products: list[Product], hidden: Tensor) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forms", nargs="+", choices=["fp16", "int8", "gptq", "nf4"])
-    parser.add_argument("--bandwidth", type=float, default=3.10e12, help="bytes a second that the card reads")
+    parser.add_argument("--bandwidth", type=float, default=3.10e12, help="memory bandwidth in bytes/s")
     parser.add_argument("--smallest", action="store_true", help="tiny shapes, checked and not timed")
-    given = parser.parse_args()
-    device = "cpu" if given.smallest else "cuda"
+    options = parser.parse_args()
+    device = "cpu" if options.smallest else "cuda"
     torch.manual_seed(0)
-    for form in given.forms or ["fp16", "int8", "gptq", *([] if given.smallest else ["nf4"])]:
-        for shape in SMALLEST if given.smallest else SHAPES:
+    for form in options.forms or ["fp16", "int8", "gptq", *([] if options.smallest else ["nf4"])]:
+        for shape in SMALLEST if options.smallest else SHAPES:
             hidden = torch.randn(shape.inputs, device=device).half()
             fusion = shape.fusion(hidden)
             first = weights_of(form, shape, device)
-            count = max(LEAST_LAYERS, 4 * CACHE_BYTES // first.size_bytes)
+            count = max(MIN_LAYERS, 4 * CACHE_BYTES // first.size_bytes)
             layers = (
-                [first] if given.smallest else [first, *(weights_of(form, shape, device) for _ in range(count - 1))]
+                [first] if options.smallest else [first, *(weights_of(form, shape, device) for _ in range(count - 1))]
             )
-            right = expected(hidden, first.matrix(), fusion)
-            error = float((first.product(hidden, fusion=fusion).float() - right).norm() / right.norm())
-            words = f"{form:5} {shape.name:8} error {error:.1e}{'' if error < WRONG else ' WRONG'}"
-            if not given.smallest:
+            reference = expected(hidden, first.matrix(), fusion)
+            error = float((first.product(hidden, fusion=fusion).float() - reference).norm() / reference.norm())
+            words = f"{form:5} {shape.name:8} error {error:.1e}{'' if error < MAX_ERROR else ' WRONG'}"
+            if not options.smallest:
                 each_s = seconds_each([partial(layer.product, fusion=fusion) for layer in layers], hidden)
                 rate = first.size_bytes / each_s
-                words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / given.bandwidth:5.1%}"
+                words += f"  {1e6 * each_s:7.2f} us  {rate / 1e9:6.0f} GB/s  {rate / options.bandwidth:5.1%}"
             print(words, flush=True)
 
 

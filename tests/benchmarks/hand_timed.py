@@ -1,11 +1,10 @@
-"""Does benchmarker distort what it measures? `generate` timed by hand beside our own measurement.
+"""Compare benchmarker's timing with `generate` timed by hand.
 
-Both in one process and on one model, alternating by-hand, ours, ours, by-hand, so that drift hits both alike. The
-hand-timed call has no streamer, no hook and none of our code in it; in the other runtimes, whose loop is ours, it is
-the prefill and the prepared steps with the clock read at both ends and nowhere else. Each such block of four gives one
-ratio; printed are both rates, and the median ratio with its 95 % interval, which should lie within 1 % of 1. (The
-median, and its interval from the ranks: on a shared machine some blocks are hit by something that has nothing to do
-with either way of timing. The more noise, the more `--rounds`.)
+Both run in one process on one model, in blocks of four: by hand, benchmarker, benchmarker, by hand, so that drift has
+the same effect on both. The hand-timed call has no streamer, hook or code of benchmarker. For the other engines, whose
+loop is benchmarker's, it runs the prefill and the prepared steps and reads the clock only at both ends. Each block has
+one ratio. The script prints both rates, the median ratio and its 95 % interval by ranks, which should lie within 1 % of
+1. On a noisy machine, increase `--rounds`.
 
     python tests/benchmarks/hand_timed.py --model qwen3-tiny --load-format dummy --dtype bfloat16
     python tests/benchmarks/hand_timed.py --load-format dummy --quant int8
@@ -32,7 +31,7 @@ from benchmarker.workloads.generation.spec import Point
 
 
 def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: Device) -> float:
-    """Seconds of one generation, as anyone would time it."""
+    """Return the seconds of one `generate` call."""
     device.synchronize()
     started = time.perf_counter()
     output = model.generate(
@@ -46,7 +45,7 @@ def by_hand(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, device: 
 
 
 def steps_by_hand(runtime: StaticCacheDecoder, ids: torch.Tensor, new_tokens: int, device: Device) -> float:
-    """The same for a runtime that has set this shape up: what it repeats, and nothing between."""
+    """Return the seconds of prefill and prepared steps of an engine that has set up this shape."""
     shape = runtime.shape
     assert shape is not None
     shape.cache.go_to(0)
@@ -71,23 +70,23 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--prompt-tokens", type=int, default=26)
     parser.add_argument("--new-tokens", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5, help="each has two timings of either kind")
-    given = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of two timings of each kind")
+    options = parser.parse_args()
 
-    device = find_device(given.device)
+    device = find_device(options.device)
     model = load_model(
-        given.model, given.quant, device=device.torch_name, dtype=given.dtype, load_format=given.load_format
+        options.model, options.quant, device=device.torch_name, dtype=options.dtype, load_format=options.load_format
     )
-    benchmarker = ModelBenchmarker(model, device=device, engine=given.runtime)
-    point = Point(given.prompt_tokens, None, given.new_tokens, 1)
+    benchmarker = ModelBenchmarker(model, device=device, engine=options.runtime)
+    point = Point(options.prompt_tokens, None, options.new_tokens, 1)
     ids = torch.tensor([benchmarker.prompts(point)[0].ids], device=model.device)
     step = benchmarker.step(point)
 
     def timed_by_hand() -> float:
         source = benchmarker.source
         if isinstance(source, StaticCacheDecoder):
-            return steps_by_hand(source, ids, given.new_tokens, device)
-        return by_hand(model, ids, given.new_tokens, device)
+            return steps_by_hand(source, ids, options.new_tokens, device)
+        return by_hand(model, ids, options.new_tokens, device)
 
     hand: list[float] = []
     ours: list[float] = []
@@ -96,22 +95,23 @@ def main() -> None:
         timed_by_hand()
     gc.collect()
     gc.disable()
-    for _ in range(given.rounds):
+    for _ in range(options.rounds):
         first_s = timed_by_hand()
         ours.append((step().latency_s + step().latency_s) / 2)
         hand.append((first_s + timed_by_hand()) / 2)
-    rates = [given.new_tokens / statistics.median(times) for times in (hand, ours)]
+    rates = [options.new_tokens / statistics.median(times) for times in (hand, ours)]
     ratios = [by_hand_s / ours_s for by_hand_s, ours_s in zip(hand, ours, strict=True)]
     quartiles = statistics.quantiles(hand, n=4)
     print(
-        f"{given.model} {given.quant} {given.runtime}: by hand {rates[0]:.2f} tok/s, benchmarker {rates[1]:.2f} tok/s, "
-        f"ratio {statistics.median(ratios):.4f}{between(ratios)} over {given.rounds} blocks of two each; half of the "
+        f"{options.model} {options.quant} {options.runtime}: by hand {rates[0]:.2f} tok/s, "
+        f"benchmarker {rates[1]:.2f} tok/s, "
+        f"ratio {statistics.median(ratios):.4f}{between(ratios)} over {options.rounds} blocks of two each; half of the "
         f"blocks by hand lie within {100 * (quartiles[2] / quartiles[0] - 1):.1f} %"
     )
 
 
 def between(ratios: list[float]) -> str:
-    """The 95 % interval of their median, from the ranks; nothing for fewer than six, which have none."""
+    """Return the 95 % interval of the median by ranks, as text; empty for fewer than six ratios."""
     rank = int(binom.ppf(0.025, len(ratios), 0.5))
     ranked = sorted(ratios)
     return f" [{ranked[rank - 1]:.4f}, {ranked[-rank]:.4f}]" if rank > 0 else ""

@@ -1,9 +1,9 @@
-"""What does the parent of a sweep take away from its child? Its share of one core while a child runs.
+"""Measure the CPU time of a sweep's parent process while a child runs, as a share of one core.
 
-The child is a fake that sleeps, writes its record and prints a line now and then, as a measuring one does, so that all
-processor time is the parent's own. Less than 2 % of a core is the aim.
+The child is a stand-in that sleeps, writes its record and prints a line now and then, so all CPU time is the parent's.
+The goal is less than 2 % of a core.
 
-    python -m tests.benchmarks.parent_share --seconds 30            without a board
+    python -m tests.benchmarks.parent_share --seconds 30            without a GPU
     python -m tests.benchmarks.parent_share --seconds 30 --board    reading this machine's GPU ten times a second
 """
 
@@ -26,13 +26,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--board", action="store_true", help="watch the GPU that torch finds")
-    given = parser.parse_args()
-    environment = prepare_host("auto") if given.board else records.environment()
+    options = parser.parse_args()
+    environment = prepare_host("auto") if options.board else records.environment()
     with tempfile.TemporaryDirectory() as folder:
-        # The first sweep warms everything up; the second differs in the sleep alone.
+        # The first sweep is the warm-up; the second differs only in the child's sleep.
         shares = [
             _measure(Path(folder) / str(number), seconds, environment)
-            for number, seconds in enumerate((1.0, given.seconds))
+            for number, seconds in enumerate((1.0, options.seconds))
         ]
     busy_s = shares[1][0] - shares[0][0]
     wall_s = shares[1][1] - shares[0][1]
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _measure(home: Path, seconds: float, environment: Environment) -> tuple[float, float]:
-    """Processor time of this process and wall time, of one sweep with a child that works so long."""
+    """Return the CPU time of this process and the wall time of a sweep whose child runs for a number of seconds."""
     work = {"variant": "a", "at": "cell 1", "do": "work", "seconds": seconds}
     stage = Stage(home, variants=["a"], faults=[work], environment=environment)
     before, started = psutil.Process().cpu_times(), time.perf_counter()

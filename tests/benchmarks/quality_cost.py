@@ -1,13 +1,12 @@
-"""What --quality costs: seconds, memory beyond the model's own, and disk, at a model's full shapes.
+"""Measure the cost of --quality at a model's full shapes: seconds, memory in addition to the model, and disk.
 
     python tests/benchmarks/quality_cost.py --model Qwen/Qwen3-4B              on a GPU, without the hub
     python tests/benchmarks/quality_cost.py --model qwen3-tiny fp16 int8       anywhere, to try the script
 
-No weights of that size are at hand everywhere, and the program refuses to judge a dummy. So a checkpoint of random
-weights is made, its last norm is scaled until the predictions are sure of something (logits with a deviation of about
-5 instead of 1), it gets the small model's tokenizer, and it is given to `benchmarker run` as a folder like any other.
-Its perplexity and divergence mean nothing; what is measured here is what they cost. Fails where a variant takes more
-than 60 s, or more than 3 GiB of device memory beyond the model.
+benchmarker does not score dummy models, so the script makes a checkpoint of random weights with the small model's
+tokenizer and passes the folder to `benchmarker run`. The last norm is scaled so that logits have a standard deviation
+of about 5 instead of 1. Its perplexity and divergence are meaningless. The script fails if a variant takes more than
+60 s, or more than 3 GiB of device memory in addition to the model.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ def main() -> None:
     parser.add_argument("--model", default="Qwen/Qwen3-4B")
     parser.add_argument("--size", default="quick", choices=("quick", "full"))
     parser.add_argument("--topk", type=int)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         os.environ["BENCHMARKER_CACHE"] = str(Path(work) / "cache")
-        folder = sure_model(asked.model)
-        slow = [name for name in asked.variants if not is_cheap(name, folder, Path(work), asked.size, asked.topk)]
+        folder = random_checkpoint(options.model)
+        slow = [name for name in options.variants if not is_cheap(name, folder, Path(work), options.size, options.topk)]
     if slow:
         sys.exit(f"over {LIMIT_S:.0f} s or {gib(LIMIT_BYTES)}: {', '.join(slow)}")
 
 
-def sure_model(model: str) -> Path:
-    """A folder of random weights that passes for a real model."""
+def random_checkpoint(model: str) -> Path:
+    """Return the folder of a checkpoint with random weights that benchmarker treats as a real model."""
     dummy, variant = ModelSpec(id=model, load_format="dummy"), VariantSpec(name="fp16", quant="fp16")
     folder = find_checkpoint(dummy, variant, device=find_device().torch_name).folder
     (folder / "benchmarker.json").unlink()
@@ -67,14 +66,14 @@ def sure_model(model: str) -> Path:
     shard = folder / (json.loads(index.read_text())["weight_map"][NORM] if index.exists() else SINGLE)
     weights = load_file(shard)
     weights[NORM] = weights[NORM] * NORM_FACTOR
-    # Beside it first: the tensors are views of the old file.
+    # Written to another file first, because the tensors are views of the old file.
     save_file(weights, folder / "shard.tmp", metadata={"format": "pt"})
     (folder / "shard.tmp").replace(shard)
     return folder
 
 
 def is_cheap(variant: str, folder: Path, work: Path, size: str, top_k: int | None) -> bool:
-    """Run one variant with as little timing as there can be, and print what its quality cost."""
+    """Run one variant with minimal timing, print the cost of its quality, and return True if within the limits."""
     output = work / variant
     extra = [] if top_k is None else ["--quality-topk", str(top_k)]
     words = (

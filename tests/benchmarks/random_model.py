@@ -1,4 +1,4 @@
-"""A model with random weights and a decoder for it, for benchmarks of what torch's compiler makes."""
+"""Model with random weights and its decoder, for benchmarks of torch.compile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engines.test_engines_graph import Rerun
 
 
 def parser_for(description: str, *, new_tokens: int) -> argparse.ArgumentParser:
-    """Options that say which model, where, and how long it generates."""
+    """Return a parser with options for model, device and number of new tokens."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--model", default="Qwen/Qwen3-4B")
     parser.add_argument("--quant", default="fp16")
@@ -27,25 +27,25 @@ def parser_for(description: str, *, new_tokens: int) -> argparse.ArgumentParser:
     return parser
 
 
-def load(given: argparse.Namespace) -> PreTrainedModel:
-    """The model that the options of `parser_for` ask for."""
+def load(options: argparse.Namespace) -> PreTrainedModel:
+    """Load the model that the options of `parser_for` specify."""
     return load_model(
-        given.model,
-        given.quant,
-        device=given.device,
-        dtype=given.dtype,
+        options.model,
+        options.quant,
+        device=options.device,
+        dtype=options.dtype,
         load_format="dummy",
-        options=dict(parse_option(one) for one in given.option),
+        options=dict(parse_option(one) for one in options.option),
     )
 
 
 def decoder_of(
     kind: Callable[..., StaticCacheDecoder], model: PreTrainedModel, device: Device, **settings: Any
 ) -> StaticCacheDecoder:
-    """A decoder that runs on a CPU too: each step runs again there, in place of a graph.
+    """Return a decoder. On a CPU, each step is executed again instead of replaying a CUDA graph.
 
     Args:
-        settings: Of inductor, over those that the decoder chooses itself.
+        settings: Settings of inductor that override the decoder's.
     """
     capture: Any = Rerun() if device.kind == "cpu" else None
     decoder: Any = kind(model, device, capture=capture)

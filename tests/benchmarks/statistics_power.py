@@ -1,7 +1,7 @@
-"""Sweeps whose true answer is known, many of them: `python -m tests.benchmarks.statistics_power`.
+"""Simulate sweeps with a known effect: `python -m tests.benchmarks.statistics_power`.
 
-One variant against its baseline, a median a process. Rows of the table: kind of noise, and whether rounds are fixed (5)
-or added until the interval is under 4 %, at most 10. The numbers of docs/statistics.md are its output.
+A sweep compares one variant with its baseline, with one median per process. The table has a row per kind of noise, with
+5 fixed rounds, or with further rounds until the interval is under 4 %, at most 10. docs/statistics.md has its output.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def tails(random: np.random.Generator) -> np.ndarray:
 
 
 def drift(random: np.random.Generator) -> np.ndarray:
-    """Half a percent a process, in the sweep's order: every second round runs backwards."""
+    """Return a drift of 0.5 % per process, in the sweep's order: every second round runs in reverse."""
     slots = np.arange(2 * MOST).reshape(MOST, 2)
     slots[1::2] = slots[1::2, ::-1]
     return normal(random) + 0.005 * slots
 
 
 def polluted(random: np.random.Generator) -> np.ndarray:
-    """One process in ten is 1.1 to 1.6 times as slow."""
+    """Return noise in which one process in ten is 1.1 to 1.6 times as slow."""
     hit = random.random((MOST, 2)) < 0.1
     return normal(random) + hit * np.log(random.uniform(1.1, 1.6, (MOST, 2)))
 
 
 def repaired(random: np.random.Generator) -> np.ndarray:
-    """The same, where 80 % of such processes are seen and measured again, at most twice."""
+    """Return the noise of `polluted` if 80 % of such processes are detected and repeated, at most twice."""
     logs = polluted(random)
     for _ in range(2):
         seen = (logs > np.log(1.08)) & (random.random((MOST, 2)) < 0.8)
@@ -58,7 +58,7 @@ NOISES: dict[str, Noise] = {
 
 
 def sweep(noise: Noise, effect: float, random: np.random.Generator, *, most: int) -> Ratio:
-    """What one sweep reports where the variant is faster by this factor."""
+    """Return the ratio that a sweep reports for a variant that is faster by the factor `effect`."""
     times = np.exp(noise(random)) / np.array([1.0, effect])
     for rounds in range(FIRST, most + 1):
         first, second = (dict(enumerate(map(float, times[:rounds, side]))) for side in (0, 1))

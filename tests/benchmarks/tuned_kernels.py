@@ -1,11 +1,11 @@
-"""Does the next process run the compiler's kernels as the first one tuned them, and make the same tokens?
+"""Check that processes with a common cache run inductor's kernels with the same configs and return the same tokens.
 
     PYTHONPATH=. python tests/benchmarks/tuned_kernels.py --quant gptq --option kernel=torch --prompt 512
     PYTHONPATH=. python tests/benchmarks/tuned_kernels.py --quant int8 --prompt 26 --batch 2 --processes 4
 
-Each process loads the model with random weights, sets `native` up and generates. All share one folder for the
-compiler's caches, which is empty at first. A row is a kernel of inductor's with what was chosen for it, and is marked
-where a process chose something else. On a CPU it runs too, to see that it runs: inductor tunes nothing there.
+Each process loads the model with random weights, sets up `native` and generates. All processes share the compilers'
+cache folder, which is empty at first. Each row of the output is a kernel of inductor with its config, marked if
+processes differ. On a CPU, inductor tunes nothing: the script only shows that it runs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ GENERATIONS = 8
 
 
 def main() -> None:
-    given = _arguments()
-    if given.alone:
-        print(json.dumps(one_process(given)))
+    options = _arguments()
+    if options.alone:
+        print(json.dumps(one_process(options)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        made = [_in_a_process(folder) for _ in range(given.processes)]
+        made = [_in_a_process(folder) for _ in range(options.processes)]
     for number, process in enumerate(made, 1):
         times = (
             f"set-up {process['setup_s']:5.1f} s  TTFT {process['ttft_ms']:7.3f} ms  TPOT {process['tpot_ms']:7.3f} ms"
@@ -60,16 +60,16 @@ def _in_a_process(folder: str) -> dict[str, Any]:
     return result
 
 
-def one_process(given: argparse.Namespace) -> dict[str, Any]:
-    """Set up and generate; what it took, a digest of the tokens, and what was chosen for each kernel."""
-    device = find_device(given.device)
-    decoder = decoder_of(native_decoder, load(given), device)
-    prompt = (torch.arange(given.prompt, device=torch_device(device)) % 90 + 10)[None].repeat(given.batch, 1)
+def one_process(options: argparse.Namespace) -> dict[str, Any]:
+    """Set up and generate; return the times, a digest of the tokens, and each kernel's config."""
+    device = find_device(options.device)
+    decoder = decoder_of(native_decoder, load(options), device)
+    prompt = (torch.arange(options.prompt, device=torch_device(device)) % 90 + 10)[None].repeat(options.batch, 1)
     started = time.perf_counter()
-    decoder.generate(prompt, given.new_tokens)
+    decoder.generate(prompt, options.new_tokens)
     setup_s = time.perf_counter() - started
-    made = [decoder.generate(prompt, given.new_tokens) for _ in range(GENERATIONS)]
-    step_ns = [(one.last_ns - one.first_ns) / (given.new_tokens - 1) for one in made]
+    made = [decoder.generate(prompt, options.new_tokens) for _ in range(GENERATIONS)]
+    step_ns = [(one.last_ns - one.first_ns) / (options.new_tokens - 1) for one in made]
     return {
         "setup_s": setup_s,
         "ttft_ms": median((one.first_ns - one.start_ns) / 1e6 for one in made),
@@ -80,11 +80,11 @@ def one_process(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def chosen_configurations() -> dict[str, str]:
-    """What this process runs each of inductor's kernels with. Kernels of one name are told together."""
+    """Return the config of each of inductor's kernels in this process; kernels of the same name share an entry."""
     chosen: dict[str, set[str]] = {}
     for module in PyCodeCache.modules:
         for kernel in vars(module).values():
-            # One that has not run has no launcher, or one for each candidate.
+            # A kernel that has not run has no launcher, or one per candidate.
             if isinstance(kernel, CachingAutotuner) and len(kernel.launchers) == 1:
                 chosen.setdefault(kernel.fn.__name__, set()).add(str(kernel.launchers[0].config))
     return {name: " / ".join(sorted(choices)) for name, choices in chosen.items()}
