@@ -123,9 +123,9 @@ class SizeWords:
         doubt += f"; at {self._named(undecided)} it is not decided" if undecided else ""
         doubt += "" if all(ratios[size].low is not None for size in decided) else UNTESTED
         if not held:
-            end, furthest = ("best", max) if self.is_gain else ("worst", min)
+            end, furthest = ("highest", max) if self.is_gain else ("lowest", min)
             most = furthest(decided, key=lambda size: ratios[size].value)
-            return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
+            return f"{self.start} at no {self.axis}; the {end} ratio is that of {self._named([most])}{doubt}"
         if len(held) < len(decided):
             return f"{self.start} only at {self._named(held)}{doubt}"
         every = "" if same or undecided else f"at every {self.axis}, "

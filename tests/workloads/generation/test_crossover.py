@@ -66,7 +66,7 @@ def test_report_names_variants_that_always_never_or_sometimes_win(tmp_path: Path
         rounds=(1.0,),
     )
     assert "int8 wins against fp16 in decode at every batch, from batch 1 (1.25x) to batch 128 (1.25x)" in text
-    assert "gptq wins against fp16 in decode at no batch: at best batch 1 (0.91x)" in text
+    assert "gptq wins against fp16 in decode at no batch; the highest ratio is that of batch 1 (0.91x)" in text
     assert "bnb4 wins against fp16 in decode only at batch 1 (1.25x), batch 128 (1.11x)" in text
     # With one prompt length there is no sentence on prefill.
     assert "in prefill" not in text
@@ -95,10 +95,10 @@ def test_batch_whose_interval_contains_1_is_undecided(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ratios", "in_batches", "in_prompts"),
     [
-        ((0.99, 0.80), "at no batch: at best batch 8 (0.80x); at batch 1 (0.99x [0.97, 1.01]) it", "at 8 (0.80x) to"),
+        ((0.99, 0.80), "is that of batch 8 (0.80x); at batch 1 (0.99x [0.97, 1.01]) it", "at 8 (0.80x) to"),
         ((1.50, 1.01, 0.80), "until batch 8 [7, 10]", "from 9 tokens on [8, 11]"),
         ((1.50, 0.70, 1.30, 1.01), "only at batch 1 (1.50x), batch 64 (1.30x); at batch 128 (1", "only at 8 (0.70x)"),
-        ((1.50, 1.01, 1.30), "decode at batch 1 (1.50x), batch 64 (1.30x); at batch 8 (1", "no prompt: at worst 64"),
+        ((1.50, 1.01, 1.30), "decode at batch 1 (1.50x), batch 64 (1.30x); at batch 8 (1", "ratio is that of 64"),
         ((1.01, 0.99), "it is not decided whether a wins against b in decode: batch 1 (1", "it is not decided whether"),
     ],
 )  # fmt: skip
