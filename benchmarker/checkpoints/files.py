@@ -167,6 +167,7 @@ def tensor_bytes(tensor: PlannedTensor) -> int:
 
 
 def _stored_type(dtype: str) -> str:
+    """Return the safetensors name of a torch dtype: BF16 for bfloat16, F8_E4M3 for float8_e4m3fn."""
     return dtype.replace("float", "F").replace("uint", "U").replace("int", "I").upper().removesuffix("FN")
 
 

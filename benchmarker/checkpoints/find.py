@@ -112,6 +112,7 @@ def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
 
 @cache
 def _hub_config(model_id: str, revision: str | None) -> dict[str, Any]:
+    """Return the config.json of a hub id, from the hub's cache if possible; {} if it cannot be read."""
     model = ModelSpec(id=model_id, revision=revision)
     for offline in (True, False):
         with contextlib.suppress(ModelError):
@@ -272,6 +273,7 @@ def _refuse(model: ModelSpec, error: Exception) -> NoReturn:
 
 
 def _bar(progress: Progress) -> type[Any]:
+    """Return a tqdm class that reports downloaded MiB to `progress` and draws no bar."""
     import importlib
 
     base: Any = importlib.import_module("tqdm.auto").tqdm

@@ -68,12 +68,14 @@ class GgufFacts:
 
 
 def why_no_gguf() -> str | None:
+    """Return how to install gguf-py; None if it is installed."""
     if installed_version(FORMAT) is not None:
         return None
     return "GGUF files need the library 'gguf', which is not installed; pip install gguf"
 
 
 def require_gguf() -> None:
+    """Raise MissingLibraryError if gguf-py is not installed."""
     if reason := why_no_gguf():
         raise MissingLibraryError(reason)
 

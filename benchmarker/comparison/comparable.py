@@ -184,9 +184,11 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
-    """Return the differences in `form` and in `choices`, such as a kernel, between records of the same variant. Only
-    records with the same device and cells must have the same choices, because an engine's choice may depend on both. A
-    record that lacks a choice agrees with all records."""
+    """Return the differences in `form` and in `choices`, such as a kernel, between records of the same variant.
+
+    Only records with the same device and cells must have the same choices, because an engine's choice may depend on
+    both. A record that lacks a choice agrees with all records.
+    """
     by_name: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
         by_name[record.variant.name].append(record)

@@ -96,6 +96,7 @@ def _why_foreign(jobs: Sequence[Job], records: Sequence[RunRecord], device_name:
 
 
 def _kept(folder: Path | None, file: ComplyFile, names: Sequence[str]) -> list[Finding]:
+    """Return these variants' earlier findings, if they are from the device and version of `file`."""
     try:
         earlier = read_findings(folder) if folder else file
     except (OSError, ValidationError):

@@ -172,6 +172,7 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _flush() -> None:
+    """Write out the output buffers of Python and C before descriptors 1 and 2 change."""
     sys.stdout.flush()
     sys.stderr.flush()
     # C buffers output that is not to a terminal, and would write it to the restored descriptors.

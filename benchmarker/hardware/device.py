@@ -53,6 +53,7 @@ class CudaDevice:
             self._cuda.reset_peak_memory_stats(index)
 
     def peak_memory(self) -> PeakMemory:
+        """Return the largest peak among the GPUs."""
         reserved_bytes = max(map(self._cuda.max_memory_reserved, self.indices))
         return PeakMemory(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
 

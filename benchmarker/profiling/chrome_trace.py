@@ -296,4 +296,5 @@ def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cu
 
 
 def span_of(intervals: list[Interval]) -> float:
+    """Return the seconds from the first start to the last end."""
     return (max(interval.end_ns for interval in intervals) - min(interval.start_ns for interval in intervals)) / 1e9

@@ -161,9 +161,11 @@ def complete_table(table: ProfilerTable) -> ProfilerTable:
 
 
 def _annotations_in_total(table: ProfilerTable) -> float:
-    """Return the device time of annotations if the printed total contains it, as before torch 2.5; else 0. The total
-    contains that time if the remainder is the time of the kernels, the operators or the annotated calls, or if an
-    annotation over the whole run is shorter than the total, since kernels alone cannot exceed it."""
+    """Return the device time of annotations if the printed total contains it, as before torch 2.5; else 0.
+
+    The total contains that time if the remainder is the time of the kernels, the operators or the annotated calls, or
+    if an annotation over the whole run is shorter than the total, since kernels alone cannot exceed it.
+    """
     total_s, spans = table.device_s or 0.0, table.of_kind("span")
     spans_s = _device_s(spans)
     rest_s = total_s - spans_s

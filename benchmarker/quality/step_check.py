@@ -62,6 +62,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
 
 
 def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
+    """Return for each step the KL divergence, and True if the most likely tokens agree; skip the prompt's row."""
     import numpy
 
     expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)

@@ -73,6 +73,7 @@ def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]]:
+    """Yield the tensors of each weight (codes and scales), its number of parameters, and True if it is quantized."""
     if is_linear(module):
         bias: Any = getattr(module, "bias", None)
         count = weights_of(module) + (bias.numel() if bias is not None else 0)

@@ -123,6 +123,7 @@ def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization
 
 
 def _unready_kernel(error: BaseException) -> str | None:
+    """Return gptqmodel's linear class whose method raised the error, None if there is no such class."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         linear = type(frame.f_locals.get("self"))
         if linear.__module__.startswith("gptqmodel.nn_modules."):

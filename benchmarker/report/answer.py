@@ -116,8 +116,10 @@ def _doubt(ranking: Ranking, fastest: Row) -> str:
 
 
 def _to_decide(results: Results, ranking: Ranking) -> str:
-    """Return `4 more rounds would decide, about 11 min: benchmarker sweep CONFIG --resume FOLDER --rounds 9`. Below
-    three rounds the spread is unknown, and the text begins `At least 2 more rounds are needed`."""
+    """Return `4 more rounds would decide, about 11 min: benchmarker sweep CONFIG --resume FOLDER --rounds 9`.
+
+    Below three rounds the spread is unknown, and the text begins `At least 2 more rounds are needed`.
+    """
     more = [rounds_to_decide(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
     rounds = max((count for count in more if count), default=0 if more else 1)
     if not rounds:

@@ -172,6 +172,7 @@ def round_notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _reference_words(rows: Sequence[Row]) -> str:
+    """Return the name of the only reference of these rows, or the property that a row shares with its reference."""
     references = {row.speed_up.reference for row in rows if row.speed_up}
     references |= {row.name_in_sweep for row in rows if row.is_reference and row.pace}
     if len(references) > 1:

@@ -157,8 +157,10 @@ def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
 
 
 def _expected_references(results: Results, expected: _Expected) -> tuple[dict[str, str | None], str | None]:
-    """Return each variant's reference by the variant's name, and the expected value of `Results.named`. The baseline of
-    the sweep's file is the reference of all variants unless it is the workload's default baseline."""
+    """Return each variant's reference by the variant's name, and the expected value of `Results.named`.
+
+    The baseline of the sweep's file is the reference of all variants unless it is the workload's default baseline.
+    """
     names = list(dict.fromkeys(row.variant for row in results.rows))
     if results.has_named_baseline:
         return dict.fromkeys(names, results.baseline), results.baseline

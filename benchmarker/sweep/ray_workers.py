@@ -324,8 +324,10 @@ def measure(
 
 
 def _enter(setting: Setting, worker: Worker) -> tuple[str, Worker]:
-    """Set the variables of the sweep's host in this process, and return the id of its GPU, such as `a1b2c3/0`. Ray
-    selects the GPU, so the worker is returned with the share of the cores that belongs to this GPU."""
+    """Set the variables of the sweep's host in this process, and return the id of its GPU, such as `a1b2c3/0`.
+
+    Ray selects the GPU, so the worker is returned with the share of the cores that belongs to this GPU.
+    """
     import ray
 
     for name in filter(SET_BY_RAY.fullmatch, list(os.environ)):

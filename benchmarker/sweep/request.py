@@ -171,6 +171,7 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
 
 
 def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[str, ...]]:
+    """Return the sweep.json of the sweep to resume, or None and the reason."""
     if folder and not folder.is_dir():
         raise ResultsError(f"--resume: there is no folder {folder}; without --resume a new sweep begins")
     try:

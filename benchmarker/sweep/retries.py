@@ -139,8 +139,10 @@ def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list
 
 
 def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
-    """Choose the disturbed try with the least host load, whatever its time; None if no try was disturbed. Up to
-    LARGEST_DISTURBANCE, or with --allow-shared, the try is the round's value. Else the round is left out."""
+    """Choose the disturbed try with the least host load, whatever its time; None if no try was disturbed.
+
+    Up to LARGEST_DISTURBANCE, or with --allow-shared, the try is the round's value. Else the round is left out.
+    """
     measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
     tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind in DISTURBED]
     if not tries:

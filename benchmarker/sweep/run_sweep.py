@@ -258,8 +258,10 @@ class Loop:
             self._pool.start(worker, work, shares_host=shares_host)
 
     def _next(self, worker: Worker, workers: Sequence[Worker]) -> Work | None:
-        """Return the next work of a worker; None if the queue has none for it. After a round in forward order, a worker
-        prefers the next round, in backward order: a drift over both cancels."""
+        """Return the next work of a worker; None if the queue has none for it.
+
+        After a round in forward order, a worker prefers the next round, in backward order: a drift over both cancels.
+        """
         others = {candidate.card for candidate in workers} - {worker.card}
         last = self._last_round.get(worker, -1)
 

@@ -113,6 +113,7 @@ class StaticKVCache:
             )
 
     def _allocated(self, part: Any, tried: Any, batch: int) -> Any:
+        """Return an allocated layer that replaces transformers' layer `part`, with the sizes of the layer `tried`."""
         if isinstance(part, LinearAttentionLayer):
             for name in ("conv_states", "recurrent_states"):
                 for index, state in getattr(tried, name).items():

@@ -86,6 +86,7 @@ class Server:
     patterns: tuple[Pattern, ...]
 
     def why_not_installed(self) -> str | None:
+        """Return how to install the server; None if it is installed."""
         return why_not_installed(self.name)
 
     def command(self, launch: Launch) -> list[str]:
@@ -224,6 +225,7 @@ class LlamaServer(Server):
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return options of a command line: none for None and False, no value for True."""
     words = []
     for name, value in settings.items():
         if value is not None and value is not False:

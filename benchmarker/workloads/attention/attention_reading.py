@@ -56,9 +56,11 @@ def _floor(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
 
 
 def _kernel_times(call: operation.LargestCall) -> tuple[dict[Category, float], float]:
-    """Return the seconds of a call in each category of kernels, and the seconds in which any kernel ran. On a CPU the
-    whole call counts as attention. A GPU at its power limit has lower clocks in the timed calls than in the single
-    profiled call: the kernels' times are scaled up until they fill the timed call."""
+    """Return the seconds of a call in each category of kernels, and the seconds in which any kernel ran.
+
+    On a CPU the whole call counts as attention. A GPU at its power limit has lower clocks in the timed calls than in
+    the single profiled call: the kernels' times are scaled up until they fill the timed call.
+    """
     if call.on_cpu:
         return {"attention": call.latency_s}, call.latency_s
     times = seconds_by_category((kernel.name, kernel.total_s) for kernel in call.cell.kernels)

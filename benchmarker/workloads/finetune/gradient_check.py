@@ -159,6 +159,7 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
 
 
 def _adapt(linear: Any, adapted: Any) -> None:
+    """Copy an adapter's weights to a linear layer, and add scaling * (x A^T) B^T to the layer's output."""
     scaling: float = adapted.scaling["default"]
     for name in ("lora_A", "lora_B"):
         setattr(linear, name, Parameter(getattr(adapted, name)["default"].weight.detach().float().clone()))

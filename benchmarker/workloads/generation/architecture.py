@@ -191,6 +191,7 @@ class Architecture:
 
 
 def _positions(first: int, count: int, limit: int | None) -> int:
+    """Return the sum of min(p, limit) over the `count` integers p from `first`."""
     below = count if limit is None else min(count, max(0, limit - first))
     return below * first + below * (below - 1) // 2 + (count - below) * (limit or 0)
 

@@ -130,6 +130,7 @@ def _check_config(job: GenerationJob, device: Device, config: dict[str, Any]) ->
 
 
 def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
+    """Return the lengths in tokens of the text prompts, after checking that they fit the model."""
     lengths: dict[str, int] = {}
     for point in job.grid.points():
         if point.prompt is not None:

@@ -35,6 +35,7 @@ class Prompt:
 
 
 def distinct_count(prompts: Sequence[Prompt]) -> int:
+    """Return the number of different (context, prompt) pairs."""
     return len(set(prompts))
 
 

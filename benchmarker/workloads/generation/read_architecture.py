@@ -154,6 +154,7 @@ def multiplied(module: nn.Module) -> int:
 
 
 def _multiplied_outside(model: nn.Module, skipped: list[Any]) -> int:
+    """Return the number of weights used per token, without routed experts and the modules `skipped`."""
     within = {
         id(module) for container in (*expert_containers(model), *skipped) if container for module in container.modules()
     }

@@ -161,6 +161,7 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
         return error
 
     def _chunk_end_error(self, shape: MixerShape) -> float:
+        """Return the largest error of an output at the lengths `CHUNK_ENDS`, computed once per mode."""
         if shape.is_backward not in self._chunk_end_errors:
             errors = []
             for length in CHUNK_ENDS:

@@ -157,6 +157,7 @@ def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
 
 
 def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
+    """Yield sentences on memory in bytes per token: kept for the backward pass, or at the peak of the forward pass."""
     sizes: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     for row in rows:
         fact = "kept" if row.cell and row.cell.mode != "forward" else "peak"
@@ -234,6 +235,7 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
 
 
 def _accuracies(entry: Learned) -> tuple[str, str, str]:
+    """Return the texts for accuracy, accuracy by seed, and chance; dashes for the task bytes."""
     if entry.scores[0].task == "bytes":
         return MISSING, MISSING, MISSING
     share, low, high = (percent(value, places=1).removesuffix(" %") for value in entry.accuracy)

@@ -94,6 +94,7 @@ def timed_call(
 
 
 def kernels_note(kernels: Sequence[SeenKernel]) -> list[str]:
+    """Return a sentence on the longest kernels of the profiled call; empty without kernels."""
     names = [f"{kernel_code(kernel.name)} {ms(kernel.total_s)}" for kernel in kernels]
     return [f"one profiled call ran {abridged(names, SHOWN_KERNELS)}"] if kernels else []
 

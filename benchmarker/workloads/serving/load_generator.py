@@ -27,6 +27,7 @@ VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_S
 
 
 def why_no_generator() -> str | None:
+    """Return how to install the load generator; None if it is installed."""
     reason = why_not_installed("vllm")
     return reason and f"the load generator '{NAME}' is part of vLLM: {reason}"
 
@@ -91,5 +92,6 @@ def load_of(answer: dict[str, Any], new_tokens: int) -> Load:
 
 
 def _one_line(error: str | None) -> str | None:
+    """Return the last line of a traceback, which contains the message; None for a request without an error."""
     lines = (error or "").strip().splitlines()
     return lines[-1].strip()[:ERROR_CHARACTERS] if lines else None

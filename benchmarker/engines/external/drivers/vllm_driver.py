@@ -206,6 +206,7 @@ def _weight_facts(model: Any) -> dict[str, Any]:
 
 
 def _kernel_name(method: Any, layer: Any) -> str | None:
+    """Return the class of a linear's kernel, which is an attribute of its quantization method or of the scheme."""
     owners = (method, getattr(layer, "scheme", None))
     kernels = (getattr(owner, name, None) for owner in owners for name in ("kernel", "fp8_linear"))
     return next((type(kernel).__name__ for kernel in kernels if kernel is not None), None)

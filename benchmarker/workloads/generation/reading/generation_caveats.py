@@ -63,6 +63,7 @@ def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
+    """Return caveats on variants of the engine native in which some modules run a library's kernels."""
 
     def words(record: GenerationRecord) -> str | None:
         kernels = record.engine.modules if record.engine else ()
@@ -72,6 +73,7 @@ def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _other_tokenizers(records: Sequence[GenerationRecord]) -> list[str]:
+    """Return a caveat on checkpoints of one model that differ in tokenizer or chat template."""
     tokenizers = variants_by(records, lambda record: record.model.tokenizer_sha256)
     with_tokenizer = [record for record in records if record.model.tokenizer_sha256]
     templates = variants_by(with_tokenizer, lambda record: record.model.chat_template_sha256 or "none")
@@ -94,6 +96,7 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def _routing(rows: Sequence[GenerationRow]) -> list[str]:
+    """Return sentences on the number of experts that a decode step reads, and on the library's copies of experts."""
     variants: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         work = row.step_demand
@@ -106,6 +109,7 @@ def _routing(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def _whole_calls(rows: Sequence[GenerationRow]) -> list[str]:
+    """Return a sentence on the batches whose rows are ranked by the whole call instead of the decode rate."""
     ranked = [row for row in rows if row.is_ranked_by_call]
     engines = names(dict.fromkeys(row.engine for row in ranked if row.mixes_prefill))
     batches = ", ".join(str(size) for size in sorted({row.cell.batch_size for row in ranked if row.cell}))
@@ -179,6 +183,7 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
+    """Return notes on benchmarker's own kernels in a decode step, and on details of an external engine."""
     ours = "; ".join(use.words() for use in engine.kernels_used if use.origin == "benchmarker")
     cache = f"its KV cache is {engine.kv_cache_stored}" if engine.kv_cache_stored else ""
     return [*filter(None, (ours, cache)), *(external_notes(engine.external) if engine.external else [])]

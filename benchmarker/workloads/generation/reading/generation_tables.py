@@ -84,6 +84,7 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _reserved(rows: Sequence[GenerationRow]) -> Columns:
+    """Return columns of working memory and reserved KV cache; none if no engine reserves a KV cache."""
     if not any(row.reserved_kv_bytes for row in rows):
         return []
     return [

@@ -28,6 +28,7 @@ COMPILED = ("compile", "native")  # Engines whose set-up is compilation; a cache
 
 
 def limit_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
+    """Return the table of measured times and floors; no table if no row has a floor."""
     members = [row for row in rows if row.floor_s is not None]
     return [Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),))] if members else []
 
@@ -182,6 +183,7 @@ def cost_of(records: Sequence[GenerationRecord]) -> dict[State, float]:
 
 
 def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
+    """Return the median seconds of set-ups with this state of the compiler cache; None if none is known."""
     engines = [record.engine for record in records if record.engine]
     times = [
         engine.setup_s
