@@ -23,6 +23,15 @@ from tests.records import environment
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
+def advice_of(folder: str) -> dict[str, str]:
+    """Return the advice for each explained variant of a reference folder."""
+    return {
+        explanation.variant: unmarked(explanation.verdict.advice)
+        for explanation in compare(REFERENCE / folder).explained
+        if isinstance(explanation, Explanation)
+    }
+
+
 def naps(**fields: object) -> RunRecord:
     """Return a run of 10 ms per call with one matrix product and one copy."""
     kernels = (Kernel(name="nvjet_a", calls=1, total_s=0.006), Kernel(name="Memcpy DtoD", calls=1, total_s=0.003))
@@ -147,47 +156,27 @@ def test_profiled_reference_variants_have_shares_that_sum_to_1(folder: str) -> N
 
 
 def test_only_unbalanced_ring_gets_the_advice_to_use_zigzag() -> None:
-    explained = compare(REFERENCE / "h100-x2-context-parallel").explained
-    advice = {
-        explanation.variant: unmarked(explanation.verdict.advice)
-        for explanation in explained
-        if isinstance(explanation, Explanation)
-    }
+    advice = advice_of("h100-x2-context-parallel")
     assert "zigzag" in advice["ring"]
     assert "zigzag" not in advice["zigzag"]
 
 
 def test_host_bound_split_model_gets_no_advice_to_change_engine() -> None:
-    explained = compare(REFERENCE / "h100-x2-generation").explained
-    advice = {
-        explanation.variant: unmarked(explanation.verdict.advice)
-        for explanation in explained
-        if isinstance(explanation, Explanation)
-    }
+    advice = advice_of("h100-x2-generation")
     assert "which do not split a model" in advice["two GPUs"]
     assert advice["one GPU"] == "`--engine compile` removes the host's work from each token."
 
 
 def test_moe_gets_no_advice_for_formats_with_16_bit_experts() -> None:
-    explained = compare(REFERENCE / "h200-qwen3-30b-a3b").explained
-    advice = {
-        unmarked(explanation.verdict.advice)
-        for explanation in explained
-        if isinstance(explanation, Explanation) and "native" in explanation.variant
-    }
-    assert advice == {
+    advice = advice_of("h200-qwen3-30b-a3b")
+    assert {text for variant, text in advice.items() if "native" in variant} == {
         "Fewer bytes a token make it faster: `--engine vllm --engine-option quantization=fp8` reads 8 bits, "
         "experts included."
     }
 
 
 def test_advice_for_slow_int8_products_names_float16() -> None:
-    explained = compare(REFERENCE / "h200-gemma-3-4b").explained
-    advice = {
-        explanation.variant: unmarked(explanation.verdict.advice)
-        for explanation in explained
-        if isinstance(explanation, Explanation)
-    }
+    advice = advice_of("h200-gemma-3-4b")
     assert advice["int8 compile"] == (
         "In bfloat16 torch.compile replaces them by `_weight_int8pack_mm`, slow for several rows: "
         "`--engine native` and `--dtype float16` do not use it."
