@@ -93,8 +93,8 @@ def captured_experts(model: PreTrainedModel, rows: int) -> str | None:
     """Return "grouped_mm" or "batched_mm", transformers' implementation of fused experts for a graph of `rows` tokens.
 
     `batched_mm` copies the weights of each token's experts, except in compiled code, which reads an expert of several
-    tokens several times. Sorting the tokens by expert, for the L2 cache, took inductor's products from 9.35 to 12.4 ms
-    a step (Qwen3-30B-A3B, eight sequences, H200, 2026-11-27). `grouped_mm` reads each expert once; only its bfloat16
+    tokens several times. Sorting the tokens by expert, for the L2 cache, lengthened a step from 9.35 to 12.4 ms
+    (Qwen3-30B-A3B, eight sequences, H200, 2026-11-27). `grouped_mm` reads each expert once; only its bfloat16
     kernel can be captured, because the others copy sizes to the host. None if the model has no fused experts.
 
     Raises:
