@@ -182,11 +182,13 @@ class Loop:
 
     def _report_left_out(self, rounds: int) -> None:
         sweep, alike = self._sweep, defaultdict[tuple[str, int, str], list[str]](list)
-        causes = {cell[:2]: cause for cell, cause in sorted(sweep.progress.left_out.items())}
-        for cell, count in Counter(cell[:2] for cell in sorted(sweep.progress.left_out)).items():
-            points = sweep.points(cell[0])
-            point = sweep.workload.point_text(points[cell[1]]) if len(points) > 1 else ""
-            alike[point, count, causes[cell]].append(cell[0])
+        causes = defaultdict[tuple[str, int], list[str]](list)
+        for (variant, position, _), cause in sorted(sweep.progress.left_out.items()):
+            causes[variant, position].append(cause)
+        for (variant, position), found in causes.items():
+            points = sweep.points(variant)
+            point = sweep.workload.point_text(points[position]) if len(points) > 1 else ""
+            alike[point, len(found), " and ".join(sorted({*found}))].append(variant)
         for (point, count, cause), variants in alike.items():
             name, lost = ", ".join(filter(None, (*variants, point))), "is" if count == 1 else "are"
             reason = f"{cause} disturbed {count} of {plural(rounds, 'round', 'rounds')}, which {lost} left out"
