@@ -95,7 +95,7 @@ def _step(model: PreTrainedModel, key_heads: int, *, quantized: bool = True) -> 
 
 
 def _computes(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
-    """Return True if each fused layer and the step reproduce the model's."""
+    """Return True if each fused layer and the step reproduce the outputs of the model."""
     base: Any = model.base_model
     rotation = step.rotation(2 * TRIAL_POSITION)
     if rotation.cosines.shape[1] != step.layers[0].heads.head_dim:

@@ -4,7 +4,7 @@ On Hopper and newer, the kernel starts while the previous kernel ends (programma
 at once and then waits for the vector. Inductor's GEMV waits before it reads: about 3 us per kernel with idle memory.
 
 For W8A8, each program quantizes the whole vector like `quantized_rows` and multiplies the codes in 32 bits. The factor
-of an RMS norm does not change the codes: it is applied to the result. The weight of the norm does.
+of an RMS norm does not change the codes, so it is applied to the result; the weight of the norm changes them.
 """
 
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
         tl.extra.cuda.gdc_wait()
     total = tl.zeros([chunk // 8, matrices * rows, 8], tl.float32)
     squares = tl.zeros([chunk // 8, 8], tl.float32)
-    codes = ()
+    values = ()
     if max_code:
         largest = tl.zeros([chunk // 8, 8], tl.float32)
         for step in tl.static_range(steps):
@@ -112,7 +112,7 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
                 squares += value * value
                 value *= _vector(gain, step, inputs, chunk)
             largest = tl.maximum(largest, tl.abs(value))
-            codes = codes + (value,)  # type: ignore[assignment]  # noqa: RUF005
+            values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005
         highest = tl.max(tl.max(largest, 1), 0)
         unit = tl.where(highest > 0, highest, 1.0) / max_code
     for step in tl.static_range(steps):
@@ -120,7 +120,7 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
             part = _weights(start, inside, step + prefetch, inputs, chunk)
             parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
         if max_code:
-            value = _code(codes[step] / unit, weights.dtype.element_ty)
+            value = _code(values[step] / unit, weights.dtype.element_ty)
         else:
             value = _vector(hidden, step, inputs, chunk)
             if has_norm:

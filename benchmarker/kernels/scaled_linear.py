@@ -24,7 +24,7 @@ SCALES_MULTIPLE = 4  # cuBLAS reads the scales of a row of blocks in groups of t
 
 
 class ScaledLinear(nn.Module):
-    quantizes = True  # False to multiply the activations as they are (`unquantized_activations`).
+    quantizes = True  # False if activations are multiplied without quantization (`unquantized_activations`).
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
         """Store the tensors without a copy.

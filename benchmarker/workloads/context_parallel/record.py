@@ -146,7 +146,7 @@ class ContextParallelRecord(RunRecord):
         return (self.variant.variant == "single",)
 
 
-MAX_NOISE = 0.05  # Time without the exchange above that with it, as a share, at which the calls vary too much.
+MAX_NOISE = 0.05  # Largest share by which noise can make a call without the exchange longer than one with it.
 
 
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
@@ -160,9 +160,10 @@ def exposed_s(trace: RankTrace) -> float:
 
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
-    """Return 1 - (time without exchange) / latency, None if unmeasured, disturbed or below -MAX_NOISE."""
-    is_measured = cell.samples and cell.alone_s and DISTURBING.isdisjoint(cell.flags)
-    share = 1 - max(cell.alone_s) / median_latency_s(cell) if is_measured else -1.0
+    """Return 1 - (time without exchange) / latency; None if unmeasured, disturbed or below -MAX_NOISE."""
+    if not (cell.samples and cell.alone_s and DISTURBING.isdisjoint(cell.flags)):
+        return None
+    share = 1 - max(cell.alone_s) / median_latency_s(cell)
     return share if share >= -MAX_NOISE else None
 
 

@@ -50,7 +50,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     )
 
 
-NOTE_LENGTH = 3000  # Of a variant with a kernel for each of its parts, longer than a reason.
+NOTE_LENGTH = 3000  # Maximum characters of a note. A note that lists kernels is longer than a reason.
 MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a caveat is printed for a quantized variant.
 
 
