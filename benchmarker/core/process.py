@@ -25,6 +25,14 @@ from benchmarker.core.errors import BenchmarkerError
 PARENT = "BENCHMARKER_PARENT"
 FORKED = "BENCHMARKER_FORKED"
 """Environment variable that is set in children forked from the process that imported their libraries."""
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
+"""Environment variables that turn NVLink multicast off, which is missing in many virtual machines, where collectives
+that use it fail or hang."""
 _SET_PARENT_DEATH_SIGNAL = 1
 
 

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any
 
 from benchmarker.core.errors import BenchmarkerError, sentence_of
-from benchmarker.core.process import end_with_parent
+from benchmarker.core.process import NO_MULTICAST, end_with_parent
 from benchmarker.hardware.device import Device, error_kind_of, find_device
 
 PORT = "BENCHMARKER_RANK_PORT"
@@ -92,6 +92,7 @@ def process_group(number: int, count: int, port: int, device: str) -> Iterator[N
     import torch
     import torch.distributed as dist
 
+    os.environ.update(NO_MULTICAST)
     rank_device = torch.device(device)
     if rank_device.type == "cuda":
         torch.cuda.set_device(rank_device)

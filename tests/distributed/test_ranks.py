@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.process import NO_MULTICAST
 from benchmarker.distributed import ranks
 from benchmarker.distributed.ranks import RankError, open_ranks
 from benchmarker.hardware.device import CpuDevice
@@ -54,6 +55,13 @@ def test_ranks_exchange_tensors_return_results_and_refuse(monkeypatch):
     assert not children()
     assert not dist.is_initialized()
     assert "WORLD_SIZE" not in os.environ
+
+
+def test_no_rank_uses_nvlink_multicast():
+    with opened() as opened_ranks:
+        own, (other,) = opened_ranks.together({"do": "variables"}, lambda: dict(os.environ), kind="variables")
+    assert own.items() >= NO_MULTICAST.items()
+    assert other.items() >= NO_MULTICAST.items()
 
 
 @pytest.mark.parametrize(

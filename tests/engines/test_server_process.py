@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.core.errors import ProcessError
+from benchmarker.core.process import NO_MULTICAST
 from benchmarker.engines.external import servers
 from benchmarker.engines.external.environments import EngineError, Marker
 from benchmarker.engines.external.server_process import ServerProcess, free_port, last_words, read
@@ -164,6 +165,7 @@ def test_vllm_server_gets_engine_arguments_without_prefix_caching(tmp_path):
         "--host 127.0.0.1 --port 8001 --seed 0 --no-enable-prefix-caching"
     )
     assert server.variables(launch)["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert server.variables(launch).items() >= NO_MULTICAST.items()
     assert server.max_requests(launch) == 256
 
 

@@ -20,6 +20,7 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.gguf_file import why_no_gguf
 from benchmarker.core.formatting import GIB, MIB
+from benchmarker.core.process import NO_MULTICAST
 from benchmarker.engines.external.environments import EngineError, Marker, why_not_installed
 from benchmarker.engines.external.llama_cpp import LlamaCppOptions, physical_cores
 from benchmarker.engines.external.server_process import HOST, post
@@ -34,11 +35,7 @@ VERSION_S = 60.0  # Time limit for llama-server to print its version.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    # NVLink multicast is missing in many virtual machines, where collectives that use it fail or hang.
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    **NO_MULTICAST,
 }
 
 
