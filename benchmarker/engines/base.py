@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
@@ -75,6 +76,7 @@ class TokenSource:
 
     model: PreTrainedModel | None = None  # The torch model, if it is in this process.
     is_elsewhere: bool = False  # True if another process runs the model.
+    has_trace: bool = False  # True if that process can profile a generation.
     loaded: LoadFacts | None = None
     shares: int = 1  # Number of GPUs among which every weight is divided.
     kv_value_bytes: float | None = None
@@ -119,9 +121,15 @@ class TokenSource:
         """Return the peak memory of each GPU in the newest generation; empty for a single GPU or if unknown."""
         return ()
 
-    def peak_bytes(self) -> int | None:
-        """Return the peak memory of the timed generations; None if the caller measures it in this process."""
-        return None
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Return the peak memory of the timed generations on each GPU, or on the CPU; empty if it is unknown, or if
+        the caller measures it in this process."""
+        return ()
+
+    def trace(self, work: Callable[[], object], path: Path) -> None:
+        """Run `work` while the engine's own process is profiled, and write the trace, in which the launches of prefill
+        and decode are annotated."""
+        raise NotImplementedError
 
     def timed(self) -> AbstractContextManager[None]:
         """Return a context manager around the timed generations; a recompilation inside raises UnsupportedError."""

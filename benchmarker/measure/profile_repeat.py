@@ -33,8 +33,14 @@ def profile_step(
     device: Device,
     trace_path: Path | None,
     cuts: Callable[[], Sequence[Cut]] = tuple,
+    trace: Callable[[Callable[[], object], Path], None] | None = None,
 ) -> Profile:
-    """Profile a warmed-up step. `cuts()` returns its sections, which start at readings of `time.perf_counter_ns`."""
+    """Profile a warmed-up step.
+
+    Args:
+        cuts: Returns the sections of the step, which start at readings of `time.perf_counter_ns`.
+        trace: Profiles the step in another process and writes the trace, whose launches are annotated with sections.
+    """
     marks_ns: list[int] = []
     latencies_s: list[float] = []
 
@@ -42,10 +48,11 @@ def profile_step(
         marks_ns.extend(_marks())
         latencies_s.append(step().latency_s)
 
-    warm_up_profiler(device)
-    device.synchronize()
-    device.reset_peak()
-    events = trace_of(marked_step, device, kept_at=trace_path)
+    if trace is None:
+        warm_up_profiler(device)
+        device.synchronize()
+        device.reset_peak()
+    events = trace_of(marked_step, device, kept_at=trace_path, trace=trace)
     sections = chrome_trace.on_the_traces_clock(events, cuts(), marks_ns=marks_ns)
     on_cpu = device.kind == "cpu"
     if on_cpu:
@@ -56,7 +63,7 @@ def profile_step(
         by="cpu" if on_cpu else "device",
         latency_s=latencies_s[0],
         **work._asdict(),
-        peak_allocated_bytes=device.peak_memory().allocated_bytes,
+        peak_allocated_bytes=None if trace else device.peak_memory().allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
 
@@ -66,14 +73,23 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
     return sum(kernel.calls for kernel in kernels)
 
 
-def trace_of(work: Callable[[], object], device: Device, *, kept_at: Path | None = None) -> list[TraceEvent]:
-    device.synchronize()
-    with _profiler(device) as profiler:
-        work()
-        device.synchronize()
+def trace_of(
+    work: Callable[[], object],
+    device: Device,
+    *,
+    kept_at: Path | None = None,
+    trace: Callable[[Callable[[], object], Path], None] | None = None,
+) -> list[TraceEvent]:
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(exported))
+        if trace:
+            trace(work, exported)
+        else:
+            device.synchronize()
+            with _profiler(device) as profiler:
+                work()
+                device.synchronize()
+            profiler.export_chrome_trace(str(exported))
         events = chrome_trace.read_trace(exported)
         if kept_at is not None:
             _keep(exported, kept_at)

@@ -7,7 +7,9 @@ import re
 import runpy
 import sys
 import textwrap
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -21,6 +23,7 @@ from benchmarker.checkpoints import gguf_file
 from benchmarker.checkpoints.base import Checkpoint, Silent
 from benchmarker.cli.app import app
 from benchmarker.core.errors import ProcessError, WrongTokenCountError
+from benchmarker.core.process import NO_MULTICAST
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environment_install, environments, llama_cpp
 from benchmarker.engines.external.checkpoint_engine import contradiction
@@ -49,6 +52,7 @@ from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
+from benchmarker.profiling.chrome_trace import section_mark
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.generation_job import lacking
@@ -80,6 +84,7 @@ FAKE = textwrap.dedent("""
                 time.sleep(60)
             if new_tokens == 17:
                 os._exit(3)
+            self.generations = getattr(self, "generations", 0) + 1
             tokens = [[row[-1]] * (new_tokens - (new_tokens == 11)) for row in prompt_ids]
             times = {"start_ns": 0, "first_ns": 10**6, "last_ns": 3 * 10**6, "end_ns": 3 * 10**6}
             engine = [{"ttft_s": 1.1e-3, "tpot_s": 1e-3} for _ in prompt_ids]
@@ -95,6 +100,13 @@ FAKE = textwrap.dedent("""
 
         def facts(self):
             return {"version": "9", "kv_cache": "paged", "settings": {"threads": 2}, "kv_cache_bytes": 7}
+
+        def start_trace(self):
+            self.before = getattr(self, "generations", 0)
+
+        def stop_trace(self, *, path):
+            with open(path, "w") as file:
+                file.write(f"{self.generations - self.before} generation")
 
         def close(self):
             pass
@@ -137,20 +149,41 @@ def test_tokens_times_and_their_disagreement_come_from_the_driver(driver):
 
 def test_cpu_memory_is_the_growth_after_importing_libraries(driver):
     opened = source(driver)
-    assert opened.peak_bytes() is None
+    assert opened.peak_bytes() == ()
     driver.request("open", limit_s=20.0)
-    assert 2**24 <= (opened.peak_bytes() or 0) < 2**25
+    (peak_bytes,) = opened.peak_bytes()
+    assert 2**24 <= peak_bytes < 2**25
 
 
 def test_gpu_memory_is_the_growth_without_the_reserved_kv_cache(driver):
-    opened = ExternalSource(name="fake", driver=driver, limit_s=20.0, environment="fake", growth_bytes=lambda: 107)
-    assert opened.peak_bytes() == 100
-    assert (
-        ExternalSource(
-            name="fake", driver=driver, limit_s=20.0, environment="e", growth_bytes=lambda: None
-        ).peak_bytes()
-        is None
-    )
+    opened = partial(ExternalSource, name="fake", driver=driver, limit_s=20.0, environment="fake")
+    assert opened(growths=[lambda: 107]).peak_bytes() == (100,)
+    assert opened(growths=[lambda: 107, lambda: 109], gpus=2).peak_bytes() == (100, 102)
+    assert opened(growths=[lambda: 107, lambda: None], gpus=2).peak_bytes() == ()
+
+
+def test_memory_of_several_processes_on_a_cpu_is_unknown(driver):
+    driver.request("open", limit_s=20.0)
+    opened = ExternalSource(name="fake", driver=driver, limit_s=20.0, environment="fake", gpus=2)
+    assert opened.peak_bytes() == ()
+
+
+def test_no_driver_uses_nvlink_multicast():
+    program = "import json, os; input(); print(json.dumps(dict(os.environ)))"
+    with closing(Driver("fake", [sys.executable, "-S", "-I", "-c", program])) as driver:
+        assert driver.request("facts", limit_s=20.0).items() >= NO_MULTICAST.items()
+
+
+def test_generation_is_profiled_in_the_drivers_process(driver, tmp_path):
+    opened, made = source(driver), []
+    opened.trace(lambda: made.append(opened.generate([[1, 2]], 3)), tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").read_text() == "1 generation"
+    assert len(made) == 1
+
+
+def test_sections_of_vllms_trace_are_those_of_our_profiles():
+    mark = runpy.run_path(str(DRIVERS / "vllm_driver.py"))["SECTION"]
+    assert section_mark("prefill") == f"{mark}prefill"
 
 
 def test_equal_times_have_no_disagreement():
@@ -482,8 +515,9 @@ def test_every_argument_of_vllm_and_sglang_exists_in_the_pinned_version(tmp_path
         (VllmEngine(), VllmOptions(linear_backend="marlin", speculative="ngram:5"), "vllm-0.24.0-engine-args"),
     ):
         fields = set((ROOT / "tests" / "data" / f"{file}.txt").read_text().split())
-        form = Form("fp16", Options(), "float16", options)
+        form = Form("fp16", Options(), "float16", options, gpus=2 if engine.name == "vllm" else 1)
         arguments, _ = engine.arguments(checkpoint(tmp_path), form, CpuDevice(), None, None)  # type: ignore[arg-type]
+        assert ("compilation_config" in arguments) == (form.gpus > 1)
         program = (DRIVERS / f"{engine.name}_driver.py").read_text()
         fixed = set(re.findall(r"^ +(\w+)=[^,=]+,$", program.partition("**arguments,\n")[2].partition(")")[0], re.M))
         assert "skip_tokenizer_init" in fixed

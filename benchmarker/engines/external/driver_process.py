@@ -9,6 +9,8 @@ answers each request with one JSON object:
                                                   accepted_tokens
     score     ids, output, together, rows_from    path, and a file of log-probabilities or rows of the likeliest tokens
     facts                                         version, kv_cache, and fields of ExternalFacts
+    start_trace                                   {}
+    stop_trace  path                              {}, and the profiler's trace, with annotations of prefill and decode
     close                                         {}
 
 The answer {"error": "one line"} means that the request failed. The driver reads its own monotonic clock around the
@@ -29,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from benchmarker.core.errors import BenchmarkerError, ProcessError, UnsupportedError
-from benchmarker.core.process import signal_group
+from benchmarker.core.process import NO_MULTICAST, signal_group
 
 CLOSE_S = 5.0
 READ_BYTES = 1 << 16
@@ -51,7 +53,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,
-                env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **NO_MULTICAST, **(variables or {}), "PYTHONUNBUFFERED": "1"},
             )
         except OSError as error:
             self._errors.close()

@@ -18,17 +18,19 @@ from benchmarker.core.errors import ProcessError, WrongTokenCountError
 from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import EngineError, Marker, ready_environment, why_not_installed
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, devices_from
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 FACTS_S = 60.0
+TRACE_S = 120.0  # Time limit for writing a trace.
 
 
 class ExternalEngine(Engine):
     limit_s = 1800.0  # Time limit of one request. The first start of vLLM on a new machine compiles for minutes.
+    has_trace = False  # True if the driver can profile a generation.
 
     def why_not_installed(self) -> str | None:
         return why_not_installed(self.name)
@@ -73,12 +75,12 @@ class ExternalEngine(Engine):
         marker = self.marker(device.kind)
         arguments, fields = self.arguments(checkpoint, form, device, marker, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
-        memory = DeviceMemory(device) if device.kind != "cpu" else None
-        if memory and memory.before_bytes is None:
+        memories = [DeviceMemory(part) for part in devices_from(device, form.gpus) if part.kind != "cpu"]
+        if any(memory.before_bytes is None for memory in memories):
             raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
         # A record states one number of threads, and the rows of a table compare by it.
-        variables = {} if memory else {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-        with closing(Driver(self.name, self.command(marker), on_gpu=bool(memory), variables=variables)) as driver:
+        variables = {} if memories else {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+        with closing(Driver(self.name, self.command(marker), on_gpu=bool(memories), variables=variables)) as driver:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
                 name=self.name,
@@ -86,7 +88,9 @@ class ExternalEngine(Engine):
                 limit_s=self.limit_s,
                 environment=marker.name,
                 fields=fields,
-                growth_bytes=memory.growth_bytes if memory else None,
+                has_trace=self.has_trace,
+                gpus=form.gpus,
+                growths=tuple(memory.growth_bytes for memory in memories),
                 speculates=getattr(form.engine_options, "speculative", None) is not None,
             )
             facts = source.facts().external
@@ -111,8 +115,10 @@ class ExternalSource(TokenSource):
     limit_s: float
     environment: str
     fields: dict[str, Any] = field(default_factory=dict)  # Fields of ExternalFacts unknown to the driver.
-    growth_bytes: Callable[[], int | None] | None = None
-    """Function that returns the growth of the GPU's used memory since before the driver started; None on a CPU."""
+    has_trace: bool = False
+    gpus: int = 1  # On a CPU, number of processes.
+    growths: Sequence[Callable[[], int | None]] = ()
+    """Functions that return the growth of each GPU's used memory since before the driver started; empty on a CPU."""
     choosing_share: float | None = None
     step_s: float | None = None
     speculates: bool = False
@@ -147,13 +153,20 @@ class ExternalSource(TokenSource):
             self.disagreements.append(differences)
         return generation
 
-    def peak_bytes(self) -> int | None:
-        """Return the growth of memory: on a CPU of the process, else of the GPU without the reserved KV cache."""
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Return the growth of memory: of each GPU without the reserved KV cache, or of a single process on a CPU."""
         answer = self.driver.request("facts", limit_s=FACTS_S)
-        if self.growth_bytes is None:
-            return int(answer["growth_bytes"]) if "growth_bytes" in answer else None
-        grown_bytes = self.growth_bytes()
-        return None if grown_bytes is None else grown_bytes - (answer.get("kv_cache_bytes") or 0)
+        if not self.growths:
+            return (int(answer["growth_bytes"]),) if self.gpus == 1 and "growth_bytes" in answer else ()
+        reserved_bytes = answer.get("kv_cache_bytes") or 0
+        grown = [grown_bytes() for grown_bytes in self.growths]
+        known = [each - reserved_bytes for each in grown if each is not None]
+        return tuple(known) if len(known) == len(grown) else ()
+
+    def trace(self, work: Callable[[], object], path: Path) -> None:
+        self.driver.request("start_trace", limit_s=TRACE_S)
+        work()
+        self.driver.request("stop_trace", limit_s=TRACE_S, path=str(path))
 
     def facts(self) -> EngineFacts:
         answer = self.driver.request("facts", limit_s=FACTS_S)

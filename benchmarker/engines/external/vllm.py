@@ -34,6 +34,7 @@ class VllmEngine(CheckpointEngine):
     name = "vllm"
     title = "vLLM"
     options = VllmOptions
+    has_trace = True
     sizing_options = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "cpu_kv_cache_gib")
 
     def why_not_split(self, form: Form) -> str | None:
@@ -63,6 +64,10 @@ class VllmEngine(CheckpointEngine):
             **options.model_dump(exclude={"speculative"}, exclude_none=True),
             "cpu_kv_cache_gib": options.cpu_kv_cache_gib if device.kind == "cpu" else None,
         }
+        if form.gpus > 1:
+            # FlashInfer's kernel for the sum over GPUs and the norm after it is compiled for minutes at the first
+            # start, and takes memory that is shared by NVLink multicast.
+            arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
         if options.speculative:
             method, tokens, draft = speculation_of(options.speculative)
             # Lengths of matching n-grams as in vLLM's benchmarks/README.md.

@@ -175,8 +175,8 @@ class RankWork:
         means = torch.arange(2, length + 2, dtype=torch.float64, device=coded.device).reshape(1, length, 1)
         means /= 2 * length
         # By head, because a float64 copy of all heads may not fit the GPU.
-        errors = [((head.double() - means).abs() / means).max() for head in coded.unbind(1)]
-        order_error = float(torch.stack(errors).max())
+        order_errors = [((head.double() - means).abs() / means).max() for head in coded.unbind(1)]
+        order_error = float(torch.stack(order_errors).max())
         return ContextParallelChecked(**dict(checked), distances=tuple(distances), order_error=order_error)
 
     def times(self, *, work: str, calls: int, kind: TimedKind) -> dict[str, Any]:

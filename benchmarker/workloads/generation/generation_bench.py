@@ -212,8 +212,8 @@ def count_kernels_per_token(last: LastCell) -> dict[str, Any]:
 
 def profile_generation(last: LastCell) -> dict[str, Any]:
     """Profile one more generation of at most `profile_tokens`, and write its trace next to the record."""
-    job, benchmarker = last.job, last.benchmarker
-    if benchmarker.source.is_elsewhere:
+    job, benchmarker, source = last.job, last.benchmarker, last.benchmarker.source
+    if source.is_elsewhere and not source.has_trace:
         engine = job.variant.engine
         raise UnsupportedError(f"{engine} runs in a process of its own, which torch.profiler here does not see")
     point = last.point._replace(new_tokens=min(last.point.new_tokens, job.procedure.profile_tokens))
@@ -221,7 +221,10 @@ def profile_generation(last: LastCell) -> dict[str, Any]:
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm-up: the cache shape of this length may be new
     trace_path = last.path.with_suffix(".trace.json.gz")
-    profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, cuts=lambda: _cuts(benchmarker))
+    if source.is_elsewhere:
+        profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, trace=source.trace)
+    else:
+        profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, cuts=lambda: _cuts(benchmarker))
     profile = GenerationProfile(
         # The fields, not `model_dump()`: they are validated values already.
         **dict(profile),

@@ -228,13 +228,17 @@ class SourceBenchmarker(Bench):
 
     def _peaks(self, cell: GenerationCell) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return the cell's samples and memory, with peaks of the engine's process or of several GPUs."""
-        peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
-        # The peak of an external engine is None if another program freed memory; this process's peak would be wrong.
-        if self.source.is_elsewhere or peak_bytes is not None:
+        peaks, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
+        # The peak of an external engine is unknown if another program freed memory; this process's would be wrong.
+        if self.source.is_elsewhere or peaks:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
-            on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
-            is_cpu = self.device.kind == "cpu"
-            return {"samples": samples, "memory": Memory(resident_growth_bytes=peak_bytes) if is_cpu else on_gpu}
+            peak_bytes = max(peaks, default=None)
+            if self.device.kind == "cpu":
+                return {"samples": samples, "memory": Memory(resident_growth_bytes=peak_bytes)}
+            per_gpu = peaks if len(peaks) > 1 else ()
+            used_bytes = memory.device_used_bytes
+            on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=used_bytes, per_gpu_bytes=per_gpu)
+            return {"samples": samples, "memory": on_gpu}
         memory = memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
         per_repeat = self.repeats.peaks[-len(samples) :]
         if not any(per_repeat):

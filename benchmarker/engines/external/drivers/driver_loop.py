@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Any
 
-CALLS = ("open", "generate", "score", "facts", "quantize", "load", "close")
+CALLS = ("open", "generate", "score", "facts", "start_trace", "stop_trace", "quantize", "load", "close")
 MEMORY_WORDS = (
     "memoryerror",
     "out of memory",

@@ -19,6 +19,8 @@ TWO_OUTPUTS = 1 << 20  # Stream interval: vLLM returns the first token, then one
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 BEFORE_HUMMING = "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel"
 """Kernels that vLLM 0.24.0 prefers to Humming's. Disabling them selects Humming; linear_backend cannot select it."""
+SECTION = "benchmarker: section "
+"""Beginning of an annotation in a trace around the launches of prefill or decode, as in profiling/chrome_trace.py."""
 SETTINGS = {
     # vLLM runs in this process, so that its memory, kernels and model can be inspected.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -154,13 +156,14 @@ class Driver:
 
         config = self._llm.llm_engine.vllm_config
         of_scheduler = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
-        (weights,) = self._llm.apply_model(_weight_facts)
-        (cache_bytes,) = self._llm.collective_rpc(_cache_bytes)
+        # `apply_model` cannot send this file's functions to other processes; `collective_rpc` sends them by value.
+        models = self._llm.collective_rpc(_weight_facts)
         return {
             "version": vllm.__version__,
             "kv_cache": "paged",
-            **weights,
-            "kv_cache_bytes": cache_bytes,
+            **models[0],
+            **_sums(models),
+            "kv_cache_bytes": max(self._llm.collective_rpc(_cache_bytes)),
             "settings": {
                 **SETTINGS,
                 "quantization": config.model_config.quantization,
@@ -173,7 +176,52 @@ class Driver:
             },
         }
 
+    def start_trace(self) -> None:
+        self._llm.collective_rpc(_start_trace)
+
+    def stop_trace(self, *, path: str) -> None:
+        self._llm.collective_rpc(_stop_trace, args=(path,))
+
     def close(self) -> None: ...
+
+
+def _start_trace(wrapper: Any) -> None:
+    """Start the profiler in a worker, and annotate the launches of its steps."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    worker = wrapper.worker
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()]
+    with profile(activities=activities):  # Set up the tracer, or the first step would include its set-up.
+        torch.ones(1, device=worker.device).add_(1)
+    execute_model, sample_tokens = worker.execute_model, worker.sample_tokens
+    section = ""
+
+    def annotated_execution(scheduled: Any) -> Any:
+        nonlocal section
+        # By launch, because vLLM launches a step before the tokens of the step before are read.
+        is_prefill = any(count > 1 for count in scheduled.num_scheduled_tokens.values())
+        section = SECTION + ("prefill" if is_prefill else "decode")
+        with record_function(section):
+            return execute_model(scheduled)
+
+    def annotated_sampling(*arguments: Any) -> Any:
+        with record_function(section):
+            return sample_tokens(*arguments)
+
+    worker.execute_model, worker.sample_tokens = annotated_execution, annotated_sampling
+    worker.benchmarker_profiler = profile(activities=activities)
+    worker.benchmarker_profiler.start()
+
+
+def _stop_trace(wrapper: Any, path: str) -> None:
+    """Stop the profiler in a worker, and write the trace of the first worker."""
+    worker = wrapper.worker
+    del worker.execute_model, worker.sample_tokens  # The methods of the class are called again.
+    worker.benchmarker_profiler.stop()
+    if worker.rank == 0:
+        worker.benchmarker_profiler.export_chrome_trace(path)
+    del worker.benchmarker_profiler
 
 
 def _engine_times(metrics: Any) -> dict[str, float | None] | None:
@@ -186,7 +234,16 @@ def _engine_times(metrics: Any) -> dict[str, float | None] | None:
     }
 
 
-def _weight_facts(model: Any) -> dict[str, Any]:
+def _sums(models: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the bytes of all GPUs' shares of a model; nothing for a CPU, where they are unknown."""
+    if "weight_bytes" not in models[0]:
+        return {}
+    by_type: Counter[str] = sum((Counter(model["weight_bytes_by_type"]) for model in models), Counter())
+    return {"weight_bytes": by_type.total(), "weight_bytes_by_type": dict(by_type)}
+
+
+def _weight_facts(worker: Any) -> dict[str, Any]:
+    model = worker.get_model()
     quantized = [module for module in model.modules() if getattr(module, "quant_method", None)]
     methods = Counter(type(module.quant_method).__name__ for module in quantized)
     kernels = Counter(name for module in quantized if (name := _kernel_name(module.quant_method, module)))
