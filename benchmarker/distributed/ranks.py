@@ -232,11 +232,13 @@ class Ranks:
         store = Store(self._store.port)
         beats: dict[int, tuple[int | None, float]] = dict.fromkeys(self._processes, (None, time.monotonic()))
         while not self._is_closing.wait(TICK_S):
-            for number in beats:
-                if failure := self._checked(store, number, beats):
-                    self._end(failure)
-                    self._free(failure)
-                    return
+            failures = [failure for number in beats if (failure := self._checked(store, number, beats))]
+            if failures:
+                # A rank that was killed reports nothing, but its neighbours report that they lost the connection.
+                failure = next((failure for failure in failures if failure.kind == "crash"), failures[0])
+                self._end(failure)
+                self._free(failure)
+                return
 
     def _checked(self, store: Store, number: int, beats: dict[int, tuple[int | None, float]]) -> RankError | None:
         process = self._processes[number]

@@ -64,6 +64,12 @@ def test_no_rank_uses_nvlink_multicast():
     assert other.items() >= NO_MULTICAST.items()
 
 
+def test_killed_rank_is_named_and_not_the_ranks_that_lost_it():
+    with opened(count=4) as opened_ranks, pytest.raises(RankError, match="rank 3: killed by SIGKILL"):
+        opened_ranks.together({"do": "die", "rank": 3}, all_reduced, kind="die")
+    assert not children()
+
+
 @pytest.mark.parametrize(
     ("message", "reason", "kind"),
     [
