@@ -218,11 +218,12 @@ class CapturedPrefill:
         self._capture = capture
         self._plain_reason: str | None = None
 
-    def prepare(self, shape: Shape, prompt_tokens: int) -> bool:
+    def prepare(self, shape: Shape, prompt_tokens: int, depth: int) -> bool:
         """Record the missing graphs for a prompt of this length. Return False if there was nothing to record."""
         before = len(shape.prefills), self._plain_reason
-        for length in sorted({length for _, length in chunks(prompt_tokens, len(shape.token))}):
-            self._recorded(shape, length)
+        lengths = [length for _, length in chunks(prompt_tokens, len(shape.token))]
+        for graph in dict.fromkeys((length, at + depth == 0) for at, length in enumerate(lengths)):
+            self._recorded(shape, *graph)
         return before != (len(shape.prefills), self._plain_reason)
 
     def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
@@ -233,7 +234,7 @@ class CapturedPrefill:
             length = max(STEP, 1 << (count - 1).bit_length()) if shared else exact
             assert position.on_host is not None
             has_room = position.on_host + length <= shape.cache.length
-            recorded = self._recorded(shape, length) if has_room else None
+            recorded = self._recorded(shape, length, position.on_host == 0) if has_room else None
             chunk = prompt[:, start : start + count]
             if recorded is None:
                 logits = plain_prefill(self._step.model, shape, chunk)
@@ -248,22 +249,22 @@ class CapturedPrefill:
         assert logits is not None
         return logits
 
-    def _recorded(self, shape: Shape, length: int) -> RecordedPrefill | None:
+    def _recorded(self, shape: Shape, length: int, is_first: bool) -> RecordedPrefill | None:
         is_plain = self._plain_reason is not None or not shape.cache.takes_padding
-        if length in shape.prefills or is_plain or self._capture is None:
-            return shape.prefills.get(length)
+        if (length, is_first) in shape.prefills or is_plain or self._capture is None:
+            return shape.prefills.get((length, is_first))
         known_position = shape.cache.position.on_host
         try:
             with self._step.explained():
-                shape.prefills[length] = self._record(shape, length, self._capture)
+                shape.prefills[length, is_first] = self._record(shape, length, is_first, self._capture)
         except UnsupportedError as error:
             self._plain_reason = str(error)
         shape.cache.go_to(known_position or 0)
         # Recording overwrites the context in the cache.
         shape.context = None
-        return shape.prefills.get(length)
+        return shape.prefills.get((length, is_first))
 
-    def _record(self, shape: Shape, length: int, capture: Capture) -> RecordedPrefill:
+    def _record(self, shape: Shape, length: int, is_first: bool, capture: Capture) -> RecordedPrefill:
         # The graph keeps `step` alive: a reference from `step` to the shape would be a cycle that keeps the memory.
         cache, token, tokens, batch = shape.cache, shape.token, shape.tokens, len(shape.token)
         device = cache.position.on_device.device
@@ -272,7 +273,8 @@ class CapturedPrefill:
         count = torch.ones((), dtype=torch.int64, device=device)
         starts = cache.sequence_lengths.query_starts
         # The recorded `step` sets the lengths.
-        visible = SequenceLengths(cache.sequence_lengths.lengths.clone(), starts * length, starts * cache.length)
+        lengths = cache.sequence_lengths.lengths.clone()
+        visible = SequenceLengths(lengths, starts * length, starts * cache.length, is_first=is_first)
         logits: list[Tensor] = []
         experts = captured_experts(self._step.model, batch * length)
         if experts == "batched_mm":

@@ -53,7 +53,7 @@ class Shape:
     """List of one tensor: logits of the newest step, [batch, 1, vocabulary]. Each replay of a graph overwrites them."""
     experts: str | None = None  # transformers' implementation of fused experts in a step.
     context: Tensor | None = None  # Ids of the context in the cache, [batch, depth].
-    prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
+    prefills: dict[tuple[int, bool], RecordedPrefill] = field(default_factory=lambda: {})
 
 
 def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
@@ -90,7 +90,7 @@ class StaticCacheDecoder(TorchDecoder):
             length = cache_length(depth + max(prompt_tokens + new_tokens, written))
             shape, is_new = self._prepare(len(prompt), length)
             if self._captured_prefill:
-                is_new = self._captured_prefill.prepare(shape, prompt_tokens) or is_new
+                is_new = self._captured_prefill.prepare(shape, prompt_tokens, depth) or is_new
             prepared_ns = time.perf_counter_ns()
             if context is not None and context is not shape.context:
                 shape.cache.rewind(0)
@@ -251,7 +251,7 @@ class StaticCacheDecoder(TorchDecoder):
             graph_kernels=captured.kernels if captured else None,
             attention=self.step.attention(self.shape.cache),
             experts=self.shape.experts,
-            products=self.step.products({batch, *(batch * length for length in self.shape.prefills)}),
+            products=self.step.products({batch, *(batch * length for length, _ in self.shape.prefills)}),
         )
 
     def facts(self) -> EngineFacts:

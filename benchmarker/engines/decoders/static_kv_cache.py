@@ -57,6 +57,7 @@ class SequenceLengths(NamedTuple):
     window: int | None = None  # Positions of the ring of each sliding-window layer; None without such layers.
     ring_lengths: Tensor | None = None
     ring_starts: Tensor | None = None
+    is_first: bool = False  # True for a prompt at position 0, which attends to itself alone.
 
     def of(self, positions: int) -> "SequenceLengths":
         """Return the lengths for a layer that stores this many positions."""
@@ -219,6 +220,14 @@ def attend(
             query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), sequence_lengths.lengths, scaling
         )
         return output.unsqueeze(1), None
+    if backend == FLASH and sequence_lengths.is_first:
+        # torch selects the kernel: cuDNN's on Hopper.
+        filled = query.shape[2]
+        output = nn.functional.scaled_dot_product_attention(
+            query, key[:, :, :filled], value[:, :, :filled], is_causal=True, scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )  # fmt: skip
+        return output.transpose(1, 2), None
     if backend == FLASH:
         return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths[:3], scaling), None
     batch, heads, tokens, head_dim = query.shape
