@@ -31,6 +31,13 @@ __device__ u32 pack_half2(float low, float high) {
     return result;
 }
 
+// Subtract two half2.
+__device__ u32 subtract_half2(u32 a, u32 b) {
+    u32 result;
+    asm("sub.rn." DTYPE "x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
 __device__ float exponential(float value) { return __expf(value); }
 __device__ float silu(float value) { return value / (1 + exponential(-value)); }
 

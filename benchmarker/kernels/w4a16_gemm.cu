@@ -84,13 +84,15 @@ __device__ Fragment load_fragment(const Weights& weights, const WarpTile& work, 
 // Return the first input of lane t's word j in half `part` of a chunk.
 __device__ int first_input(int part, int j, int t) { return part * 64 + (IS_CODEBOOK ? t * 16 + j * 8 : j * 32 + t * 8); }
 
-// Look up the weights of bytes FIRST and FIRST + 1 as operand A: `word` is from row g, `word8` from row g + 8.
+// Look up the weights of bytes FIRST and FIRST + 1 as operand A, and subtract the zero points, which is exact. `word` and both
+// halves of `zeros` are from row g, `word8` and `zeros8` from row g + 8.
 template <int FIRST>
-__device__ void lookup_operand_a(u32 (&a)[4], u32 word, u32 word8, u32 lane_offset) {
+__device__ void lookup_operand_a(u32 (&a)[4], u32 word, u32 word8, u32 zeros, u32 zeros8, u32 lane_offset) {
     a[0] = lookup<FIRST>(word, lane_offset);
     a[1] = lookup<FIRST>(word8, lane_offset);
     a[2] = lookup<FIRST + 1>(word, lane_offset);
     a[3] = lookup<FIRST + 1>(word8, lane_offset);
+    for (int i = 0; HAS_ZEROS && i < 4; i++) a[i] = subtract_half2(a[i], i % 2 ? zeros8 : zeros);
 }
 
 // Write sum `index` of a tile, if its row exists.
@@ -137,34 +139,29 @@ matmul_4bit_kernel(const u16* hidden, const unsigned char* words, const unsigned
                 else if (IS_PERSISTENT && tile + stride < tiles)
                     fragments[i] = load_fragment(weights, next, i, g, t);
                 if (!IS_K_EVEN && chunk >= CHUNKS) continue;
+                const u32 both_zeros = HAS_ZEROS ? lookup_zero_points(fragment.zeros, g, lane * 4) : 0;
+                const u32 zeros = both_zeros << 16 | (both_zeros & 0xffff), zeros8 = both_zeros >> 16 | (both_zeros & ~0xffffu);
 #pragma unroll 1  // Unrolled, the compiler hoists loads of rows so far that registers spill.
                 for (int part = 0; part < 2; part++) {
                     u32 a[2 * WORDS][4];
 #pragma unroll
                     for (int j = 0; j < WORDS; j++) {
                         const u32 word = fragment.words[0][j], word8 = fragment.words[1][j];
-                        lookup_operand_a<0>(a[2 * j], word, word8, lane * 4);
-                        lookup_operand_a<2>(a[2 * j + 1], word, word8, lane * 4);
+                        lookup_operand_a<0>(a[2 * j], word, word8, zeros, zeros8, lane * 4);
+                        lookup_operand_a<2>(a[2 * j + 1], word, word8, zeros, zeros8, lane * 4);
                     }
                     const float low_scale = fragment.scales[0][0], high_scale = fragment.scales[1][0];
-                    const u32 zeros = HAS_ZEROS ? lookup_zero_points(fragment.zeros, g, lane * 4) : 0;
-                    const float low_zero = to_float(zeros & 0xffff), high_zero = to_float(zeros >> 16);
 #pragma unroll
                     for (int n = 0; n < ROW_TILES; n++) {
                         const u16* row = n < ROW_TILES - 1 ? first_row + n * 8 * INPUTS : last_row;
-                        float acc[4] = {}, input_sums[4] = {};
+                        float acc[4] = {};
 #pragma unroll
                         for (int j = 0; j < WORDS; j++) {
                             const uint4 x = *(const uint4*)(row + chunk * CHUNK + first_input(part, j, t));
-                            if (HAS_ZEROS) accumulate_input_sums(input_sums, x.x, x.y);
-                            if (HAS_ZEROS) accumulate_input_sums(input_sums, x.z, x.w);
                             mma_m16n8k16(acc, a[2 * j], x.x, x.y);
                             mma_m16n8k16(acc, a[2 * j + 1], x.z, x.w);
                         }
-                        for (int k = 0; k < 4; k++) {
-                            if (HAS_ZEROS) acc[k] -= (k < 2 ? low_zero : high_zero) * input_sums[k];
-                            totals[n][k] += (k < 2 ? low_scale : high_scale) * acc[k];
-                        }
+                        for (int k = 0; k < 4; k++) totals[n][k] += (k < 2 ? low_scale : high_scale) * acc[k];
                     }
                     // Move the second half of the chunk to the front.
                     for (int half = 0; half < 2; half++) {

@@ -137,6 +137,9 @@ static u32 rounded(float value) {
 }
 #endif
 static u32 pack_half2(float low, float high) { return rounded(low) | rounded(high) << 16; }
+static u32 subtract_half2(u32 a, u32 b) {
+    return pack_half2(to_float(a & 0xffff) - to_float(b & 0xffff), to_float(a >> 16) - to_float(b >> 16));
+}
 
 template <int BYTE>
 static u32 byte_address(u32 word, u32 lane_offset) { return (word >> 8 * BYTE & 255) << 8 | lane_offset; }

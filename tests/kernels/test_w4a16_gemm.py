@@ -54,7 +54,8 @@ def random_weights(form: str, inputs: int, outputs: int, dtype: torch.dtype) -> 
         # Split K with more warps than sums to reduce; fewer tiles than a block computes at a time.
         ("fp4", 5, 1792, 32, TileConfig(5, 1, 2, 1), torch.bfloat16),
         ("int4 by group", 64, 256, 16, TileConfig(1, 2, 2, 1), torch.float16),
-        # Zero points other than 8; split K; rows that are no multiple of eight.
+        # Zero points other than 8; split K; rows that are no multiple of eight; the maximum number of rows.
+        (INT4_ZEROS, 64, 384, 32, TileConfig(2, 1, 1, 1), torch.float16),
         (INT4_ZEROS, 21, 1152, 96, TileConfig(2, 1, 3, 2), torch.bfloat16),
         (INT4_ZEROS, 8, 640, 80, TileConfig(2, 1, 1, 1), torch.float16),
     ],
