@@ -28,13 +28,5 @@ __device__ u32 lookup(u32 word, u32 lane_offset) {
     return *(const u32*)(smem + byte_address<BYTE>(word, lane_offset));
 }
 
-// Add the sum of each column of B to `sums` (mma with A of ones). A weight is (code - zero) * scale, so zero * (sum of the
-// inputs) is subtracted once per group of inputs. The tensor cores have time for it, because lookups limit the throughput.
-__device__ void accumulate_input_sums(float (&sums)[4], u32 b0, u32 b1) {
-    constexpr u32 ONES = BF16 ? 0x3f803f80 : 0x3c003c00;
-    const u32 a[4] = {ONES, ONES, ONES, ONES};
-    mma_m16n8k16(sums, a, b0, b1);
-}
-
 // Return the zero points of outputs 2 g and 2 g + 1 of a word of eight, minus 8 like the weights in GPTQ's table, as half2.
 __device__ u32 lookup_zero_points(u32 word, int g, u32 lane_offset) { return lookup<0>(word >> 8 * (g % 4), lane_offset); }

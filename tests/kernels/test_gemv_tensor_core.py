@@ -70,6 +70,7 @@ def test_nf4_gemv_matches_float64(inputs: int, outputs: int, fused: str, tile: T
         (1280, (96,), "added", TileConfig(3, 1, 2), torch.float16, False),
         (640, (64, 16, 32), "normed", TileConfig(2, 1, 1), torch.float16, True),
         (512, (48, 48), "gated", TileConfig(4, 2, 1), torch.bfloat16, True),
+        (1280, (96,), "added", TileConfig(3, 1, 2), torch.float16, True),
     ],
 )
 @pytest.mark.usefixtures("on_processor")
