@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
-
 CONFIDENCE = 0.95
 POWER = 0.80
 MIN_ROUNDS = 3  # With two rounds the t interval is 13 standard errors wide on each side.
@@ -172,6 +170,8 @@ def rounds_to_decide(ratio: Ratio, *, tests: int = 1) -> int | None:
 
 
 def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:
+    from scipy.special import stdtr
+
     half = _critical(freedom) * standard_error
     # The standard error is 0 if all rounds have equal times: the clock is too coarse, or it is a unit test.
     p = 2 * float(stdtr(freedom, -abs(centre) / standard_error)) if standard_error else float(centre == 0)
@@ -185,11 +185,15 @@ def _standard_error(values: Sequence[float]) -> float:
 
 @cache
 def _critical(freedom: float, tests: int = 1) -> float:
+    from scipy.special import stdtrit
+
     return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2 / tests))
 
 
 @cache
 def _noncentrality(freedom: float, tests: int) -> float:
+    from scipy.special import nctdtr, nctdtrinc
+
     critical = _critical(freedom, tests)
     effect = float(nctdtrinc(freedom, 1 - POWER, critical))
     small = 1e-4

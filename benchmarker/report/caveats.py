@@ -9,8 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from scipy.special import stdtr
-
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_words, keys_of, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
@@ -367,6 +365,8 @@ def find_drift(records: Sequence[RunRecord]) -> Drift | None:
     The model is a common slope of the logarithm of the median latency over time, with an intercept for each variant and
     cell (analysis of covariance): slope = sum(t y) / sum(t t), with t and y relative to their means in the cell.
     """
+    from scipy.special import stdtr
+
     groups: dict[tuple[str, CellKey], list[tuple[float, float]]] = defaultdict(list)
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
