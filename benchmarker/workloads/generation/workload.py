@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.checkpoints.find import look_for
+from benchmarker.comparison.rows import headline_rows
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import plural
 from benchmarker.engines.registry import ENGINES
@@ -18,21 +19,24 @@ from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_job
+from benchmarker.workloads.generation.reading import baseline as generation_baseline
+from benchmarker.workloads.generation.reading import generation_tables, limit_tables, quality_tables
+from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
+from benchmarker.workloads.generation.reading.generation_caveats import caveats
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, row_fields
+from benchmarker.workloads.generation.reading.token_time import timed_token
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, tokens_per_step
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable
+    from benchmarker.comparison.rows import Circumstance, Limitable
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-
 
 METRICS = (
     metric(
@@ -85,7 +89,7 @@ AXES = (
 )
 
 
-class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
+class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
     """One call that generates new tokens after a prompt."""
 
     name = "generation"
@@ -224,15 +228,11 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
 
     # Comparing records
 
-    def cell_keys(self, record: GenerationRecord) -> list[CellKey]:
-        from benchmarker.workloads.generation.reading.baseline import keys
-
-        return keys(record)
+    cell_keys = staticmethod(generation_baseline.keys)
+    with_baseline = staticmethod(generation_baseline.with_baseline)
 
     def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
-        from benchmarker.workloads.generation.reading.baseline import model_names
-
-        names = model_names(records)
+        names = generation_baseline.model_names(records)
         # Reversed: the revision of a model's first record has precedence.
         revisions = {record.model.id: record.model.revision for record in reversed(records) if record.load}
 
@@ -248,19 +248,10 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         }
 
     def row(self, fields: dict[str, Any], records: Sequence[GenerationRecord], good: Sequence[Any]) -> GenerationRow:
-        from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, row_fields
-
         return GenerationRow(**{**fields, **row_fields(records, good)})
 
-    def with_baseline(self, rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-        from benchmarker.workloads.generation.reading.baseline import with_baseline
-
-        return with_baseline(rows, baseline)
-
     def limitable(self) -> Mapping[str, Limitable]:
-        from benchmarker.workloads.generation.reading.baseline import LIMITABLE
-
-        return LIMITABLE
+        return generation_baseline.LIMITABLE
 
     def checks(self, record: GenerationRecord) -> Iterable[Check]:
         from benchmarker.workloads.generation.reading.generation_checks import checks
@@ -269,65 +260,27 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
 
     # Explaining and showing
 
-    def timed(self, name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.generation.reading.token_time import timed_token
-
-        return timed_token(name, records)
-
-    def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.cell_columns(rows, always=always)
-
-    def timing_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.timing(rows)
+    timed = staticmethod(timed_token)
+    cell_columns = staticmethod(generation_tables.cell_columns)
+    timing_columns = staticmethod(generation_tables.timing)
+    brief_columns = staticmethod(generation_tables.brief)
+    command = staticmethod(generation_tables.generate_command)
+    detail_sheets = staticmethod(quality_tables.judgement_sheets)
+    header = staticmethod(generation_tables.header)
 
     def cost_columns(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
         return generation_tables.every_cell(rows) if whole else generation_tables.costs(rows)
 
-    def brief_columns(self, rows: Sequence[GenerationRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.brief(rows)
-
-    def command(self, records: Sequence[GenerationRecord]) -> str:
-        from benchmarker.workloads.generation.reading.generation_tables import generate_command
-
-        return generate_command(records)
-
-    def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.generation.reading.quality_tables import judgement_sheets
-
-        return judgement_sheets(rows)
-
     def limit_sheets(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Sheet]:
-        from benchmarker.workloads.generation.reading.generation_tables import limit_rows
-        from benchmarker.workloads.generation.reading.limit_tables import limit_sheets
-
-        return limit_sheets(limit_rows(rows) if whole else rows)
-
-    def header(self, records: Sequence[GenerationRecord], *, is_run: bool = False) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.generation_tables import header
-
-        return header(records, is_run=is_run)
+        return limit_tables.limit_sheets(generation_tables.limit_rows(rows) if whole else rows)
 
     def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
-
         return () if brief else crossover_words(rows, baseline)
 
     def caveats(
         self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow], *, baseline: str | None = None
     ) -> Sequence[str]:
-        from benchmarker.comparison.rows import headline_rows
-        from benchmarker.workloads.generation.reading.generation_caveats import caveats
-        from benchmarker.workloads.generation.reading.quality_tables import text_line
-
-        return *caveats(records, rows), *text_line(headline_rows(rows), baseline)
+        return *caveats(records, rows), *quality_tables.text_line(headline_rows(rows), baseline)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
         from benchmarker.workloads.generation.reading.generation_charts import charts_of
@@ -335,9 +288,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         return charts_of(comparison)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
-        from benchmarker.workloads.generation.reading.limit_tables import break_evens, ceilings
-
-        return ceilings(comparison), break_evens(comparison)
+        return limit_tables.ceilings(comparison), limit_tables.break_evens(comparison)
 
 
 WORKLOAD = TextGeneration()

@@ -148,7 +148,7 @@ def every_cell(rows: Sequence[GenerationRow]) -> Columns:
     return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
 
 
-def header(records: Sequence[GenerationRecord], *, is_run: bool) -> list[str]:
+def header(records: Sequence[GenerationRecord], *, is_run: bool = False) -> list[str]:
     variant = records[0].variant
     models = each(records, lambda record: record.model.id)
     revisions = each(records, lambda record: (record.model.revision or "")[:12])
