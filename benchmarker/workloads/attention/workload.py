@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option, field_options
+from benchmarker.workloads.attention.attention_reading import length_remarks, timed_attention
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
@@ -16,7 +17,6 @@ from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Row
-    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 
@@ -90,14 +90,9 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
         source = source_sha256(job.variant.variant)
         return {f"source of {job.variant.variant}": source} if source else {}
 
-    def timed(self, name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.attention.attention_reading import timed_attention
-
-        return timed_attention(name, records)
+    timed = staticmethod(timed_attention)
 
     def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
-        from benchmarker.workloads.attention.attention_reading import length_remarks
-
         return () if brief else length_remarks(rows, baseline)
 
 

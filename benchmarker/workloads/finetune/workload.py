@@ -13,6 +13,7 @@ from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint
 from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric, metric
 from benchmarker.workloads.base import Workload
+from benchmarker.workloads.finetune.finetune_reading import timed_step
 from benchmarker.workloads.finetune.record import FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.operation.operation_workload import share_metric
@@ -21,7 +22,6 @@ from benchmarker.workloads.training_step import StepPart
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
-    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
@@ -170,10 +170,7 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             "load_format": lambda record: record.model.load_format,
         }
 
-    def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.finetune.finetune_reading import timed_step
-
-        return timed_step(name, records)
+    timed = staticmethod(timed_step)
 
 
 WORKLOAD = Finetune()

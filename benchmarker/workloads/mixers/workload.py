@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
+from benchmarker.core.tables import Sheet
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import Missing
 from benchmarker.schema.registry import metric
+from benchmarker.workloads.mixers import mixers_reading as reading
 from benchmarker.workloads.mixers.mixer import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
@@ -18,10 +20,7 @@ from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
-    from benchmarker.core.tables import Sheet
-    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
-    from benchmarker.workloads.mixers.mixers_reading import MixersRow
 
 METRICS = (
     metric(
@@ -56,7 +55,7 @@ METRICS = (
 )
 
 
-class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
+class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, reading.MixersRow]):
     """One call of one token mixer."""
 
     name = "mixers"
@@ -116,27 +115,15 @@ class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     def judging(self) -> Judging[MixersJob, MixersRecord]:
         return MixersJudging()
 
-    def row(self, fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[Any]) -> MixersRow:
-        from benchmarker.workloads.mixers.mixers_reading import make_mixers_row
+    row = staticmethod(reading.make_mixers_row)
+    timed = staticmethod(reading.timed_mixer)
 
-        return make_mixers_row(fields, records, good)
+    def detail_sheets(self, rows: Sequence[reading.MixersRow]) -> Sequence[Sheet]:
+        entries = reading.learned(rows)
+        return [Sheet("Tasks", reading.COLUMNS, entries, (reading.NOTE,))] if entries else []
 
-    def timed(self, name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.mixers.mixers_reading import timed_mixer
-
-        return timed_mixer(name, records)
-
-    def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.core.tables import Sheet
-        from benchmarker.workloads.mixers.mixers_reading import COLUMNS, NOTE, learned
-
-        entries = learned(rows)
-        return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
-
-    def remarks(self, rows: Sequence[MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.mixers.mixers_reading import crossing_remarks, remarks
-
-        return crossing_remarks(rows) if brief else remarks(rows)
+    def remarks(self, rows: Sequence[reading.MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
+        return reading.crossing_remarks(rows) if brief else reading.remarks(rows)
 
 
 class MixersJudging(Judging[MixersJob, MixersRecord]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +27,10 @@ from benchmarker.workloads.generation.generation_job import renamed, with_checkp
 from benchmarker.workloads.generation.spec import ModelSubject
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.load_generator import why_no_generator
+from benchmarker.workloads.serving.reading import serving_reading as reading
+from benchmarker.workloads.serving.reading import serving_tables as tables
+from benchmarker.workloads.serving.reading.serving_bounds import explained
+from benchmarker.workloads.serving.reading.serving_reading import ServingRow
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_requests import read_dataset
 from benchmarker.workloads.serving.slo import parse_slo
@@ -34,15 +38,12 @@ from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, Se
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.invariants import Check
     from benchmarker.comparison.rows import Circumstance
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column
-    from benchmarker.explain.waterfall import NotExplained
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.workloads.serving.reading.serving_reading import ServingRow
 
 NOT_MEASURED = ("procedure.profile", "procedure.profile_tokens", "procedure.energy", "procedure.limits")
 """Fields without a meaning for a server, which is another process."""
@@ -104,7 +105,7 @@ METRICS = (
 )
 
 
-class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
+class Serving(Workload[ServingJob, ServingRecord, ServingRow]):
     """A model server under load."""
 
     name = "serving"
@@ -273,49 +274,20 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         }
 
     def row(self, fields: dict[str, Any], records: Sequence[ServingRecord], good: Sequence[Any]) -> ServingRow:  # noqa: ARG002
-        from benchmarker.workloads.serving.reading.serving_reading import make_row
+        return reading.make_row(fields, records)
 
-        return make_row(fields, records)
-
-    def checks(self, record: ServingRecord) -> Iterable[Check]:
-        from benchmarker.workloads.serving.reading.serving_reading import checks
-
-        return checks(record)
-
-    def timed(self, name: str, records: Sequence[ServingRecord]) -> NotExplained:
-        from benchmarker.workloads.serving.reading.serving_bounds import explained
-
-        return explained(name, records)
-
-    def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.serving.reading.serving_tables import cell_columns
-
-        return cell_columns(rows, always=always)
-
-    def timing_columns(self, rows: Sequence[ServingRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.serving.reading.serving_tables import timing_columns
-
-        return timing_columns(rows)
+    checks = staticmethod(reading.checks)
+    timed = staticmethod(explained)
+    cell_columns = staticmethod(tables.cell_columns)
+    timing_columns = staticmethod(tables.timing_columns)
+    brief_columns = staticmethod(tables.brief_columns)
+    header = staticmethod(tables.header)
 
     def cost_columns(self, rows: Sequence[ServingRow], *, whole: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.serving.reading.serving_tables import cost_columns
-
-        return () if whole else cost_columns(rows)
-
-    def brief_columns(self, rows: Sequence[ServingRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
-        from benchmarker.workloads.serving.reading.serving_tables import brief_columns
-
-        return brief_columns(rows)
-
-    def header(self, records: Sequence[ServingRecord], *, is_run: bool = False) -> Sequence[str]:
-        from benchmarker.workloads.serving.reading.serving_tables import header
-
-        return header(records, is_run=is_run)
+        return () if whole else tables.cost_columns(rows)
 
     def remarks(self, rows: Sequence[ServingRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.serving.reading.serving_reading import remarks
-
-        return remarks(rows)
+        return reading.remarks(rows)
 
     def caveats(
         self,
@@ -324,9 +296,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         *,
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        from benchmarker.workloads.serving.reading.serving_reading import caveats
-
-        return caveats(records, rows)
+        return reading.caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
         from benchmarker.workloads.serving.reading.serving_charts import charts_of

@@ -83,7 +83,7 @@ def _good(rows: Sequence[ServingRow]) -> Columns:
     return [Column("good %", text, sort=share, is_more_better=True, help=GOOD)] if any(map(share, rows)) else []
 
 
-def header(records: Sequence[ServingRecord], *, is_run: bool) -> list[str]:
+def header(records: Sequence[ServingRecord], *, is_run: bool = False) -> list[str]:
     models = each(records, lambda record: record.model.id)
     weights = each(records, lambda record: "dummy weights" if record.model.load_format == "dummy" else "")
     servers = each(records, lambda record: f"{record.variant.engine} {(record.server and record.server.version) or ''}")
