@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, final, get_args
 
 from typing_extensions import TypeVar
 
+from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Row, headline_rows
+from benchmarker.core.formatting import significant
 from benchmarker.core.tables import plain_line
+from benchmarker.explain.waterfall import NotExplained, Timed, timed_profile
+from benchmarker.report import columns
+from benchmarker.report.caveats import machine_lines, plain_caveats
 from benchmarker.schema.job import Job
 from benchmarker.schema.options import Option, field_options, flags_of
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
@@ -20,10 +25,8 @@ from benchmarker.schema.registry import Axis, Metric
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Row
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 JobT = TypeVar("JobT", bound=Job, default=Job)
 RecordT = TypeVar("RecordT", bound=RunRecord, default=RunRecord)
-RowT = TypeVar("RowT", bound="Row", default="Row")
+RowT = TypeVar("RowT", bound=Row, default=Row)
 
 
 class Workload(Generic[JobT, RecordT, RowT]):
@@ -128,8 +131,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def sample_text(self, cell: Any, sample: Any) -> str:
         """Return the text that is printed after a repeat's latency, such as "34.1 tok/s"."""
-        from benchmarker.core.formatting import significant
-
         return f"{significant(self.rate(cell, sample))} {self.rate_unit}"
 
     def judging(self) -> Judging[JobT, RecordT] | None:
@@ -139,8 +140,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     # Comparing records
 
     def cell_keys(self, record: RecordT) -> list[CellKey]:
-        from benchmarker.comparison.rows import CellKey
-
         return [
             CellKey(tuple((axis.name, getattr(cell, axis.name)) for axis in self.axes), record.workload)
             for cell in record.cells
@@ -152,8 +151,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
         """Return a row: `fields` are the values common to all workloads, `good` the records that measured the cell."""
-        from benchmarker.comparison.rows import Row
-
         return cast("RowT", Row(**fields))
 
     def with_baseline(self, rows: Sequence[RowT], baseline: str | None) -> tuple[RowT, ...]:  # noqa: ARG002
@@ -172,34 +169,24 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
         """Return the profile of one unit (token, call, step) of a variant, with its time without the profiler."""
-        from benchmarker.explain.waterfall import timed_profile
-
         return timed_profile(name, records)
 
     # Showing
 
     def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
         """Return the columns of the axes that vary; with `always`, of all axes."""
-        from benchmarker.report.columns import axis_columns
-
-        return axis_columns(rows, always=always)
+        return columns.axis_columns(rows, always=always)
 
     def timing_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
-        from benchmarker.report.columns import metric_columns
-
-        return metric_columns(rows)
+        return columns.metric_columns(rows)
 
     def cost_columns(self, rows: Sequence[RowT], *, whole: bool = False) -> Sequence[Column[Any]]:
         """Return the columns of memory and other costs; fewer if `whole`, for the table of all cells."""
-        from benchmarker.report.columns import memory, plain_costs
-
-        return memory(rows) if whole else plain_costs(rows)
+        return columns.memory(rows) if whole else columns.plain_costs(rows)
 
     def brief_columns(self, rows: Sequence[RowT]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
         """Return the first table's columns to the left of the ranking metric, and its columns of quality."""
-        from benchmarker.report.columns import latency_columns, quality_columns
-
-        return latency_columns(rows), quality_columns(rows)
+        return columns.latency_columns(rows), columns.quality_columns(rows)
 
     def command(self, records: Sequence[RecordT]) -> str:  # noqa: ARG002
         """Return the command with which a user runs the variant (`benchmarker generate ...`); empty if none exists."""
@@ -211,15 +198,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def limit_sheets(self, rows: Sequence[RowT], *, whole: bool = False) -> Sequence[Sheet]:
         """Return the table of times and the device's limits, if known. `whole`: `rows` are of all cells."""
-        from benchmarker.comparison.rows import headline_rows
-        from benchmarker.report.columns import floors
-
-        return floors(headline_rows(rows) if whole else rows)
+        return columns.floors(headline_rows(rows) if whole else rows)
 
     def header(self, records: Sequence[RecordT], *, is_run: bool = False) -> Sequence[str]:
         """Return the lines above the tables of a comparison or of one run."""
-        from benchmarker.report.caveats import machine_lines
-
         variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []
         return *variant, f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
 
@@ -235,8 +217,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
         """Return caveats about the numbers, the most important first; fewer if `baseline` is None."""
-        from benchmarker.report.caveats import plain_caveats
-
         return plain_caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
