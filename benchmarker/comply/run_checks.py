@@ -22,6 +22,7 @@ from benchmarker.execution.single_run import Run
 from benchmarker.hardware.monitor import HostGauge, why_disturbed
 from benchmarker.quantization.load import weight_bytes
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
+from benchmarker.schema.record_io import read_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256
 from benchmarker.workloads.generation.spec import GenerationJob, Point
@@ -343,8 +344,6 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
 
 def main() -> None:
     """Print the findings of a saved job (first argument) and its records (other arguments), each as a line of JSON."""
-    from benchmarker.schema.record_io import read_record
-
     with quiet_libraries(verbose=False) as streams:
         job, records = read_job_file(Path(sys.argv[1])), [read_record(Path(path)) for path in sys.argv[2:]]
         for finding in check_variant(cast("GenerationJob", job), records):

@@ -24,6 +24,7 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
+from benchmarker.sweep.ray_workers import RayPool
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest, check_models
 from benchmarker.sweep.resume import ReusableCells, SweepFile, find_reusable, locked, open_folder
 from benchmarker.sweep.sweep_plan import Schedule, Task, enough_rounds, local_numbers, missing_tasks, without_given_up
@@ -88,8 +89,6 @@ def _pool(settings: Settings, tools: Tools) -> Pool:
         if settings.runtime_env:
             raise SpecError("--runtime-env goes with --places ray")
         return LocalPool(numbers, tools)
-    from benchmarker.sweep.ray_workers import RayPool
-
     return RayPool(settings.runtime_env, tools)
 
 

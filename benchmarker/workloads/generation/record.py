@@ -8,7 +8,9 @@ from typing import Literal, Self
 from pydantic import Field
 
 from benchmarker.core.formatting import GIB, gib, plural
+from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
 from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
@@ -227,20 +229,14 @@ class GenerationRecord(RunRecord):
     @property
     def family_place(self) -> int:
         """Index of the engine in the registry; the largest index for an unknown name."""
-        from benchmarker.engines.registry import ENGINES
-
         return [*ENGINES, self.variant.engine].index(self.variant.engine)
 
     @property
     def mixes_prefill(self) -> bool:
-        from benchmarker.engines.registry import ENGINES
-
         return self.variant.engine in ENGINES and ENGINES[self.variant.engine].mixes_prefill
 
     @property
     def libraries(self) -> tuple[str, ...] | None:
-        from benchmarker.quantization.registry import LOADERS
-
         return LOADERS[self.variant.quant].packages if self.variant.quant in LOADERS else None
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, find_device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.monitor import Surroundings
 from benchmarker.measure.clock import Generation, GenerationSample
@@ -284,8 +284,6 @@ class ModelBenchmarker(SourceBenchmarker):
         Raises:
             SpecError: There is no such engine, or it loads its models itself.
         """
-        from benchmarker.hardware.device import find_device
-
         device = device or find_device(str(model.device))
         super().__init__(
             torch_engine(engine).decoder(model, device),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.schema.base import Plain, Scalar, Split
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, VariantBase
 from benchmarker.schema.model import AUTO, ModelSpec, QuantSpec
@@ -57,8 +58,6 @@ class VariantSpec(QuantSpec, VariantBase):
 
 def name_of(data: Mapping[str, Any]) -> str:
     """Return the default name of a variant: `gptq group_size=64 compile`, `w4a16 Qwen3-4B-W4A16`, `vllm fp8`."""
-    from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
-
     options, engine_options = (
         dict(given) if isinstance(given := data.get(field), dict) else {} for field in ("options", "engine_options")
     )
@@ -214,8 +213,6 @@ class GenerationJob(ModelJob):
     @property
     def processes(self) -> int:
         """Number of processes on the device: this process, and the process of an external engine."""
-        from benchmarker.engines.registry import MODEL_ENGINES
-
         return 1 if self.variant.engine in MODEL_ENGINES else 2
 
     @property

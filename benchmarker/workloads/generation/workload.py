@@ -11,6 +11,7 @@ from benchmarker.comparison.rows import headline_rows
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import plural
 from benchmarker.engines.registry import ENGINES
+from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.quantization.load import prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance, Limitable
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
 
@@ -199,7 +199,6 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
 
     @contextmanager
     def open(self, job: GenerationJob, device: Device, session: Session) -> Iterator[Bench]:
-        from benchmarker.hardware.device import one_of_several
         from benchmarker.workloads.generation.generation_bench import GenerationBench, find_inputs
 
         inputs, variant = find_inputs(job, device, session), job.variant
