@@ -67,13 +67,6 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, ta
     return Missing(error_kind="other", reason=f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
 
 
-def is_repeated(cell: CellBase, reruns: int, *, is_host_busy: bool) -> bool:
-    """Return whether an invalid cell is measured again; `reruns` is the number of its repetitions so far."""
-    if cell.error_kind in DISTURBED and is_host_busy:
-        return False
-    return cell.status == "invalid" and cell.error_kind not in LASTING and reruns < RERUNS
-
-
 def decide(
     pending: Sequence[int],
     finished: Sequence[CellStatus],
@@ -118,23 +111,23 @@ def _without_larger(
 
 def judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Missing]]:
     """Return the last attempt's cells to measure again, and its lost cells with reasons. Updates `reruns`."""
-    attempt, lost = attempts[-1], {}
-    measured, progress = attempt.measured.items(), attempt.progress
-    is_busy = progress.is_host_busy
-    again = [position for position, cell in measured if is_repeated(cell, reruns[position], is_host_busy=is_busy)]
-    reruns.update(again)
-    for position, cell in measured:
-        if position in again:
-            if cell.error_kind in DISTURBED:
-                attempt.equipment.print_line(f"  {cell.reason}; measured again")
-            continue
+    attempt, again, lost = attempts[-1], [], {}
+    progress = attempt.progress
+    for position, cell in attempt.measured.items():
         is_disturbed = cell.status == "invalid" and cell.error_kind not in LASTING
         is_last = reruns[position] >= RERUNS
+        lacked_cores = cell.error_kind in DISTURBED
+        if is_disturbed and not is_last and not (lacked_cores and progress.is_host_busy):
+            again.append(position)
+            if lacked_cores:
+                attempt.equipment.print_line(f"  {cell.reason}; measured again")
+            continue
         value = (_least_disturbed(attempts, position, is_last=is_last) if is_disturbed else None) or cell
         progress.live_table.add(attempt.variant, position, value)
         if value.status != "ok":
             reason = value.reason or "no reason is recorded"
             lost[position] = Missing(error_kind=value.error_kind or "other", reason=reason)
+    reruns.update(again)
     return again, lost
 
 
