@@ -176,7 +176,6 @@ def write_job(job: Job, folder: Path) -> Path:
 
 def read_job_file(path: Path) -> Job:
     """Read a saved job as the job class of its workload; raises SpecError."""
-    kind: type[Job] = Job
     try:
         text, name = path.read_bytes(), DEFAULT_WORKLOAD
         # The validation refuses text that is no JSON object.
@@ -188,7 +187,7 @@ def read_job_file(path: Path) -> Job:
     except SpecError as error:
         problem = f"--job {path}: {error}"
     except ValidationError as error:
-        problem = f"--job {path}: {first_problem(error, kind)}"
+        problem = f"--job {path}: {first_problem(error, Job)}"
     raise SpecError(f"{problem}; a sweep writes job-VARIANT.json")
 
 

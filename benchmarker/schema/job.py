@@ -41,8 +41,7 @@ class GridBase(Plain):
 
     def point_key(self, point: Any) -> dict[str, Any]:
         """Return the values of a point that determine its result."""
-        values: dict[str, Any] = point._asdict()
-        return values
+        return dict(point._asdict())
 
 
 class Procedure(Plain):
