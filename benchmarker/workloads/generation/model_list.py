@@ -6,7 +6,7 @@ The values are computed from models on torch's meta device, without memory for w
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from benchmarker.checkpoints.dummy import empty_model
@@ -31,46 +31,34 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class ListedModel:
-    name: str
-    parameters: int
-    active: str
-    layers: str
-    forms: str
-    engines: str
+LEFT = ("model", "layers", "forms", "engines")  # Headings of the columns that are aligned to the left.
 
 
 def model_table() -> list[Block]:
-    columns = [
-        Column[ListedModel]("model", lambda model: model.name, "left"),
-        Column[ListedModel]("parameters", lambda model: billions(model.parameters)),
-        Column[ListedModel]("active", lambda model: model.active),
-        Column[ListedModel]("GiB", lambda model: gib(2 * model.parameters).removesuffix(" GiB")),
-        Column[ListedModel]("layers", lambda model: model.layers, "left"),
-        Column[ListedModel]("forms", lambda model: model.forms, "left"),
-        Column[ListedModel]("engines", lambda model: model.engines, "left"),
-    ]
-    return [Sheet("", columns, [list_model(name) for name in shape_names()], notes=NOTES)]
+    rows = [list_model(name) for name in shape_names()]
+    columns = [Column(name, itemgetter(name), "left" if name in LEFT else "right") for name in rows[0]]
+    return [Sheet("", columns, rows, notes=NOTES)]
 
 
 def billions(parameters: int) -> str:
     return f"{parameters / 1e9:.2f} B" if parameters >= 1e8 else f"{parameters / 1e6:.1f} M"
 
 
-def list_model(name: str) -> ListedModel:
+def list_model(name: str) -> dict[str, str]:
+    """Return the texts of a shape's row by heading."""
     folder = shipped_shape(name)
     assert folder is not None
     model = empty_model(folder)
     architecture = describe(model)
-    return ListedModel(
-        name=name,
-        parameters=architecture.parameters,
-        active=billions(architecture.active_parameters) if architecture.experts else "all",
-        layers=layer_words(architecture),
-        forms=form_words(model),
-        engines=", ".join(engine_names(model)),
-    )
+    return {
+        "model": name,
+        "parameters": billions(architecture.parameters),
+        "active": billions(architecture.active_parameters) if architecture.experts else "all",
+        "GiB": gib(2 * architecture.parameters).removesuffix(" GiB"),
+        "layers": layer_words(architecture),
+        "forms": form_words(model),
+        "engines": ", ".join(engine_names(model)),
+    }
 
 
 def layer_words(architecture: Architecture) -> str:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarker.checkpoints.dummy import empty_model
 from benchmarker.checkpoints.files import HUB_IDS, read_config, shape_names, shipped_shape
 from benchmarker.core.errors import MemoryNeededError
 from benchmarker.execution.jobs import make_job
@@ -15,7 +16,7 @@ from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation import generation_job
 from benchmarker.workloads.generation.generation_job import least_weight_bytes, refuse_on_gpu, refuse_too_large
 from benchmarker.workloads.generation.model_list import list_model
-from benchmarker.workloads.generation.read_architecture import on_meta
+from benchmarker.workloads.generation.read_architecture import describe, on_meta
 from tests.jobs import job_with
 
 
@@ -32,13 +33,16 @@ from tests.jobs import job_with
 )
 def test_shipped_shape_has_the_published_parameters_and_layers(name, parameters, active, layers, engines):
     assert name in HUB_IDS.values()
+    folder = shipped_shape(name)
+    assert folder is not None
+    assert describe(empty_model(folder)).parameters == parameters
     listed = list_model(name)
-    assert (listed.parameters, listed.active, listed.layers) == (parameters, active, layers)
-    assert engines is None or listed.engines == engines
+    assert (listed["active"], listed["layers"]) == (active, layers)
+    assert engines is None or listed["engines"] == engines
 
 
 def test_list_contains_the_share_covered_by_each_quantization():
-    assert list_model("qwen3-30b-a3b").forms == (
+    assert list_model("qwen3-30b-a3b")["forms"] == (
         "fp16; int8, int8-dynamic 99 %; invalid: fp8, int4, gptq, bnb4, bnb8 3 %"
     )
 
