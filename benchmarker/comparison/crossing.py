@@ -22,6 +22,7 @@ from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.stats import Ratio, Verdict
 
 SpeedUps = Sequence[tuple[int, SpeedUp]]
+DECIDED: frozenset[Verdict] = frozenset({"faster", "slower"})
 UNTESTED = " (no interval: fewer than three rounds)"
 
 
@@ -35,9 +36,10 @@ class Crossing:
 
 
 def crossings(speed_ups: SpeedUps) -> tuple[Crossing, ...]:
+    decided = sorted((size, speed_up.verdict) for size, speed_up in speed_ups if speed_up.verdict in DECIDED)
     return tuple(
         Crossing(smaller, larger, verdict)
-        for (smaller, former), (larger, verdict) in pairwise(_decided(speed_ups))
+        for (smaller, former), (larger, verdict) in pairwise(decided)
         if former != verdict
     )
 
@@ -45,11 +47,7 @@ def crossings(speed_ups: SpeedUps) -> tuple[Crossing, ...]:
 def constant_verdict(speed_ups: SpeedUps) -> str | None:
     """Return "faster" or "slower" if that is the verdict at every size, else None."""
     distinct = {speed_up.verdict for _, speed_up in speed_ups}
-    return distinct.pop() if len(distinct) == 1 and distinct <= {"faster", "slower"} else None
-
-
-def _decided(speed_ups: SpeedUps) -> list[tuple[int, Verdict]]:
-    return sorted((size, speed_up.verdict) for size, speed_up in speed_ups if speed_up.verdict in ("faster", "slower"))
+    return distinct.pop() if len(distinct) == 1 and distinct <= DECIDED else None
 
 
 @dataclass(frozen=True)
