@@ -13,7 +13,7 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.record import Energy, EnergyWindow
 from benchmarker.schema.record_io import collect, parse_json
 from benchmarker.workloads.generation.reading import generation_rows
-from tests.oracles import attention, context_parallel, finetune, generation, mixers
+from tests.oracles import attention, context_parallel, finetune, generation, mixers, serving
 from tests.records import cell, record, save
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -23,6 +23,7 @@ SHAPES = {
     "mixers": ("seq_len", "batch_size", "mode"),
     "finetune": ("seq_len", "batch_size", "accumulate"),
     "context_parallel": ("ranks", "seq_len", "mode"),
+    "serving": ("prompt_tokens", "new_tokens", "concurrency", "rate"),
 }
 ORACLES: dict[str, Any] = {
     "generation": generation,
@@ -30,8 +31,9 @@ ORACLES: dict[str, Any] = {
     "mixers": mixers,
     "finetune": finetune,
     "context_parallel": context_parallel,
+    "serving": serving,
 }
-LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15, "finetune": 25, "context_parallel": 15}
+LEAST_NUMBERS = {"generation": 30, "attention": 15, "mixers": 15, "finetune": 25, "context_parallel": 15, "serving": 25}
 
 
 def spreads(name: str, measured: Estimate | None) -> dict[str, float | None]:
