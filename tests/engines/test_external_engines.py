@@ -62,6 +62,7 @@ from tests.records import record
 
 ROOT = Path(__file__).parents[2]
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+VLLM_DRIVER = runpy.run_path(str(DRIVERS / "vllm_driver.py"))
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
 """Environment whose engine is the standard library's `json`, which has a version."""
 FAKE = textwrap.dedent("""
@@ -182,8 +183,31 @@ def test_generation_is_profiled_in_the_drivers_process(driver, tmp_path):
 
 
 def test_sections_of_vllms_trace_are_those_of_our_profiles():
-    mark = runpy.run_path(str(DRIVERS / "vllm_driver.py"))["SECTION"]
+    mark = VLLM_DRIVER["SECTION"]
     assert section_mark("prefill") == f"{mark}prefill"
+
+
+def test_steps_that_check_drafts_are_decode_steps_in_vllms_trace(tmp_path):
+    # Three prompt tokens, one new token, and one new token with two drafts.
+    steps = [({"a": 3}, {}), ({"a": 1}, {}), ({"a": 3}, {"a": [7, 8]})]
+
+    class Worker:
+        device, rank = "cpu", 0
+
+        def execute_model(self, scheduled):
+            return scheduled
+
+        def sample_tokens(self, *arguments):
+            return arguments
+
+    wrapper = SimpleNamespace(worker=Worker())
+    VLLM_DRIVER["_start_trace"](wrapper)
+    for counts, drafts in steps:
+        scheduled = SimpleNamespace(num_scheduled_tokens=counts, scheduled_spec_decode_tokens=drafts)
+        wrapper.worker.execute_model(scheduled)
+    VLLM_DRIVER["_stop_trace"](wrapper, str(tmp_path / "trace.json"))
+    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    assert (names.count(section_mark("prefill")), names.count(section_mark("decode"))) == (1, 2)
 
 
 def test_equal_times_have_no_disagreement():
@@ -226,7 +250,7 @@ def test_vllm_kv_cache_error_is_replaced_by_a_remedy():
         "larger than the available KV cache memory (1.0 GiB). Based on the available memory, the estimated maximum "
         "model length is 130944. Try increasing `gpu_memory_utilization`"
     )
-    remedy_for = runpy.run_path(str(DRIVERS / "vllm_driver.py"))["room_words"]
+    remedy_for = VLLM_DRIVER["room_words"]
     assert remedy_for(message) == (
         "the KV cache of one sequence is larger than the available memory: give --engine-option max_model_len=130944 "
         "or less, or more room (gpu_memory_utilization; cpu_kv_cache_gib on a CPU)"

@@ -200,7 +200,9 @@ def _start_trace(wrapper: Any) -> None:
     def annotated_execution(scheduled: Any) -> Any:
         nonlocal section
         # By launch, because vLLM launches a step before the tokens of the step before are read.
-        is_prefill = any(count > 1 for count in scheduled.num_scheduled_tokens.values())
+        drafts = scheduled.scheduled_spec_decode_tokens  # A decode step checks them together with the newest token.
+        counts = scheduled.num_scheduled_tokens.items()
+        is_prefill = any(count > 1 + len(drafts.get(request, ())) for request, count in counts)
         section = SECTION + ("prefill" if is_prefill else "decode")
         with record_function(section):
             return execute_model(scheduled)
