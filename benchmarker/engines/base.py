@@ -5,7 +5,7 @@ An engine runs in this process (decoders/) or in a process of its own (external/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,21 @@ def refuse_device(engine: str, device: Device) -> None:
     """Raise UnsupportedError for a CPU if the engine needs a GPU."""
     if device.kind == "cpu" and engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[engine])
+
+
+HEADS = {"num_attention_heads": "attention heads", "num_key_value_heads": "key and value heads"}
+
+
+def why_uneven(checkpoint: Checkpoint, gpus: int, *, fields: Iterable[str] = tuple(HEADS)) -> str | None:
+    """Return why GPUs cannot share the model's heads equally; None if they can. `fields`: names in the config."""
+    config = checkpoint.config.get("text_config") or checkpoint.config
+    for name in fields:
+        if (count := config.get(name) or gpus) % gpus:
+            return (
+                f"{checkpoint.model_id} has {count} {HEADS[name]}, which {gpus} GPUs cannot share equally; "
+                "choose a number that divides them"
+            )
+    return None
 
 
 @dataclass(frozen=True)

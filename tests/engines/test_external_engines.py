@@ -12,11 +12,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Annotated
 from unittest.mock import MagicMock
 
 import numpy
 import pytest
 import torch
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
 from benchmarker.checkpoints import gguf_file
@@ -244,6 +246,16 @@ def test_out_of_memory_of_an_engine_is_reported_by_device(driver):
     assert caught.value.kind == "oom_gpu"
 
 
+def test_error_of_pydantic_is_reduced_to_its_reason():
+    def refuse(value):
+        raise ValueError(f"Unknown quantization method: {value}.")
+
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(Annotated[str, AfterValidator(refuse)]).validate_python("nope")
+    one_line = runpy.run_path(str(DRIVERS / "driver_loop.py"))["_one_line"]
+    assert one_line(caught.value) == "Unknown quantization method: nope."
+
+
 def test_vllm_kv_cache_error_is_replaced_by_a_remedy():
     message = (
         "To serve at least one request with the model's max seq len (262144), (2.0 GiB KV cache is needed, which is "
@@ -416,6 +428,15 @@ def test_vllm_refuses_mislabelled_quantization(tmp_path):
     assert "100.00 GiB of 100.00 GiB in 16 bit" in (contradiction("fp8", packed, 100 << 30) or "")
     assert contradiction("fp8", packed, 190 << 30) is None
     assert "run Fp8LinearMethod" in (contradiction(None, packed, None) or "")
+
+
+def test_vllm_refuses_a_number_of_gpus_that_does_not_divide_the_heads(tmp_path):
+    checkpoint = Checkpoint(tmp_path, "m", None, dummy=False, config={"num_attention_heads": 4})
+    form = Form("fp16", Options(), "float16", VllmOptions(), gpus=3)
+    assert VllmEngine().why_not_taken(form, checkpoint) == (
+        "m has 4 attention heads, which 3 GPUs cannot share equally; choose a number that divides them"
+    )
+    assert VllmEngine().why_not_taken(replace(form, gpus=2), checkpoint) is None
 
 
 def test_vllm_loads_stored_formats_and_refuses_bnb4(tmp_path):

@@ -20,7 +20,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.distributed.ranks import Ranks, open_ranks
-from benchmarker.engines.base import Form, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Form, Scores, TokenIds, TokenSource, why_uneven
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device, devices_from
 from benchmarker.measure.clock import Generation
@@ -116,15 +116,8 @@ def open_divided(
 
 
 def _check(checkpoint: Checkpoint, device: Device, gpus: int) -> None:
-    config: dict[str, Any] = checkpoint.config.get("text_config") or checkpoint.config
-    heads = config.get("num_attention_heads", gpus)
-    groups = config.get("num_key_value_heads") or heads
-    for name, count in (("attention heads", heads), ("key and value heads", groups)):
-        if count % gpus:
-            raise SpecError(
-                f"--gpus {gpus}: {checkpoint.model_id} has {count} {name}, which {gpus} GPUs cannot share equally; "
-                "choose a number that divides them, or --split layers"
-            )
+    if reason := why_uneven(checkpoint, gpus):
+        raise SpecError(f"--gpus {gpus}: {reason}, or --split layers")
     if device.kind == "cpu" and torch.cuda.is_available():
         raise DeviceError(
             "--device cpu with several processes: transformers divides a model over the GPUs that torch sees; "

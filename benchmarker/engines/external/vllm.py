@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
-from benchmarker.engines.base import Form
+from benchmarker.engines.base import Form, why_uneven
 from benchmarker.engines.external.checkpoint_engine import CheckpointEngine, CheckpointOptions, speculation_of
 from benchmarker.engines.external.environments import Marker
 from benchmarker.hardware.device import Device
@@ -48,7 +48,10 @@ class VllmEngine(CheckpointEngine):
                 f"vLLM's {options.quantization} quantizes experts alone, so that a dense model would run in 16 bit "
                 "under that label; use quantization=fp8_per_channel, or a quantized checkpoint"
             )
-        return super().why_not_taken(form, checkpoint)
+        # vLLM copies key and value heads if there are fewer than GPUs.
+        return why_uneven(checkpoint, form.gpus, fields=("num_attention_heads",)) or super().why_not_taken(
+            form, checkpoint
+        )
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress

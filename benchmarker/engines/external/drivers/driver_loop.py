@@ -77,6 +77,8 @@ def resident_bytes(field: str) -> int | None:
 def _one_line(error: Exception) -> str:
     # A driver raises these two classes itself, with complete sentences.
     words = str(error) if type(error) in (RuntimeError, NotImplementedError) else f"{type(error).__name__}: {error}"
+    if type(error).__name__ == "ValidationError":  # pydantic's text also contains all arguments and a link.
+        words = re.sub(r"\[type=.*", "", words.split("Value error, ")[-1], flags=re.DOTALL)
     ran_out = any(word in words.lower() for word in MEMORY_WORDS)
     return " ".join(f"{'out of memory: ' if ran_out else ''}{words}".split())
 
