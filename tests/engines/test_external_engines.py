@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import sys
@@ -228,6 +229,20 @@ def test_hanging_engine_is_ended_with_a_timeout(driver):
     with pytest.raises(ProcessError, match=r"no answer to 'generate' within 0.5 s") as caught:
         source(driver, limit_s=0.5).generate([[1]], 13)
     assert caught.value.kind == "timeout"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no folder")
+def test_killed_engine_leaves_no_shared_memory():
+    program = (
+        "from multiprocessing.shared_memory import SharedMemory; import time\n"
+        "input(); memory = SharedMemory(create=True, size=8)\n"
+        "print('{\"name\": \"' + memory.name + '\"}', flush=True); time.sleep(60)"
+    )
+    driver = Driver("fake", [sys.executable, "-S", "-I", "-c", program])
+    memory = Path("/dev/shm", driver.request("open", limit_s=20.0)["name"])
+    assert memory.exists()
+    driver.kill()
+    assert not memory.exists()
 
 
 def test_dying_engine_raises_with_its_exit_code(driver):
@@ -477,6 +492,16 @@ def test_cpu_engines_start_with_torchs_number_of_threads(tmp_path, monkeypatch):
     form = Form("fp16", Options(), "float16", VllmOptions())
     with VllmEngine().open(checkpoint(tmp_path), form, CpuDevice(), Silent()) as opened:
         assert opened.facts().external.settings == {"threads": "3"}
+
+
+def test_processes_of_vllm_share_the_threads_of_a_cpu(monkeypatch):
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
+    assert VllmEngine().thread_variables(4, 1) == {"OMP_NUM_THREADS": "4"}
+    assert VllmEngine().thread_variables(4, 2)["VLLM_CPU_OMP_THREADS_BIND"] == "0,1|2,5"
+    assert VllmEngine().thread_variables(1, 2)["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "3|4")
+    assert VllmEngine().thread_variables(4, 2) == {"OMP_NUM_THREADS": "4"}
 
 
 def test_missing_environment_or_library_is_reported_before_a_run(monkeypatch):

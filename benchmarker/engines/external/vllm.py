@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pydantic import Field
@@ -14,6 +15,8 @@ from benchmarker.hardware.device import Device
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Online quantizations of vLLM that quantize only experts (vllm/config/quantization.py, 0.33)."""
+
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 class VllmOptions(CheckpointOptions):
@@ -39,6 +42,15 @@ class VllmEngine(CheckpointEngine):
 
     def why_not_split(self, form: Form) -> str | None:
         return "vLLM divides tensors; leave --split layers out" if form.split == "layers" else None
+
+    def thread_variables(self, threads: int, processes: int) -> dict[str, str]:
+        variables = super().thread_variables(threads, processes)
+        if processes == 1 or BINDING in os.environ:
+            return variables
+        # By default vLLM gives each process the cores of one NUMA node, and refuses more processes than nodes.
+        cores, each = sorted(os.sched_getaffinity(0)), max(1, threads // processes)
+        shares = (cores[rank * each : (rank + 1) * each] for rank in range(processes))
+        return {**variables, BINDING: "|".join(",".join(map(str, share)) for share in shares)}
 
     def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         options = form.engine_options
