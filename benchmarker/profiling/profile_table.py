@@ -108,7 +108,8 @@ _REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r" +>", ">"),
         (r"^void ", ""),
         # On a CPU the fused kernels are functions that the graph calls, and no operators of their own.
-        (r"^## Call CompiledFxGraph (\w{,5})\w* ##$", r"compiled graph \1 (fused code)"),
+        (r"^## Call CompiledFxGraph (?:None|(\w{,5})\w*) ##$", r"compiled graph \1 (fused code)"),
+        (r"  +", " "),
     )
 )
 

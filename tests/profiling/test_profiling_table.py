@@ -111,6 +111,7 @@ def test_kernel_names_are_escaped_in_the_table():
             "## Call CompiledFxGraph fp6332grql5ukoqmtonzsan7rnbrolnapwy36egj6nybthii6shn ##",
             "compiled graph fp633 (fused code)",
         ),
+        ("## Call CompiledFxGraph None ##", "compiled graph (fused code)"),
     ],
 )
 def test_kernel_names_are_shortened(name, expected):
