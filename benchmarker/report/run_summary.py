@@ -33,8 +33,11 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
         terminal.show([sheet, bullets(workload.remarks(rows, None, brief=True))])
     cells = len(record.cells)
     if disturbed := sum(not DISTURBING.isdisjoint(cell.flags) for cell in record.cells):
-        parts = "the run: its speed" if disturbed == cells else f"{disturbed} of {cells} cells: their speed"
-        terminal.line(f"Other programs disturbed {parts} is not explained. Measure again after they have ended.")
+        parts, whose = ("the run", "its") if disturbed == cells else (f"{disturbed} of {cells} cells", "their")
+        last = record.last_good
+        is_quiet = last is not None and DISTURBING.isdisjoint(record.cells[last].flags)
+        unexplained = "" if is_quiet else f": {whose} speed is not explained"
+        terminal.line(f"Other programs disturbed {parts}{unexplained}. Measure again after they have ended.")
     terminal.line(f"record: {path}")
 
 
