@@ -402,6 +402,13 @@ def test_answer_without_peak_mentions_unmeasured_quality(tmp_path):
     assert lines_of(comparison)[1] == "Quality not measured: add `--quality quick`."
 
 
+def test_answer_on_a_divided_model_advises_to_measure_quality_on_one_gpu(tmp_path):
+    divided = record("fp16", cell([1.0], memory=Memory()))
+    variant = divided.variant.model_copy(update={"gpus": 2, "split": "tensors"})
+    comparison = compared(tmp_path, divided.model_copy(update={"variant": variant}))
+    assert lines_of(comparison)[1] == "Quality not measured: add `--quality quick` on one GPU."
+
+
 def test_fastest_variant_with_an_outlier_is_named_without_a_number(tmp_path):
     comparison = compared(tmp_path, *rounds("fp16", [10.0, 10.2, 10.1]), *rounds("int8", [1.0, 1.0, 1.6]))
     first = "int8 is faster than fp16, but has no number: outlier round 3."

@@ -121,6 +121,7 @@ class GenerationRow(Row):
     weight_bytes: int | None = None
     working_bytes: int | None = None  # Peak memory on a GPU minus weights and reserved KV cache.
     reserved_kv_bytes: int | None = None  # Bytes that an external engine reserves for the KV cache of all cells.
+    is_divided: bool = False  # True if every weight is divided among several GPUs, which measure no quality.
     bits_per_weight: float | None = None
     quantized_fraction: float | None = None  # Share of the parameters that are stored in fewer than 16 bits.
     weights: str = ""  # Quantization of weights, output layer and KV cache: `gptq lm_head=int8`.
@@ -172,7 +173,9 @@ class GenerationRow(Row):
             return f"perplexity {decimal(self.quality.perplexity)}"
         if self.quality and self.kl_divergence is not None:
             return f"KL divergence {kl_text(self.quality)}, perplexity {change_text(self.quality)}"
-        return f"quality not measured: {'random weights' if self.has_random_weights else f'add {QUICK_QUALITY}'}"
+        if self.has_random_weights:
+            return "quality not measured: random weights"
+        return f"quality not measured: add {QUICK_QUALITY}{' on one GPU' if self.is_divided else ''}"
 
     def values(self) -> dict[str, Any]:
         from benchmarker.workloads.generation.reading.row_json import to_row
@@ -239,6 +242,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "surroundings": records[0].variant.engine,
         "mixes_prefill": records[0].mixes_prefill and any(cell.batch_size > 1 for _, cell in good),
         "caption": ENERGY_CAPTION if energy else "",
+        "is_divided": records[0].variant.gpus > 1 and records[0].variant.split == "tensors",
         "has_random_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),
         "step_divergence": newest_check(records),
