@@ -93,7 +93,10 @@ def _notes(explanation: Explanation) -> list[str]:
             "without the profiler, which slowed them: their shares hold, how long the device waits is not known"
         )
     if explanation.floor is None:
-        notes.append("the bandwidth or the bytes were not measured: the least time of the products is not known")
+        missing = (
+            "bytes of the products were not counted" if explanation.record.limits else "bandwidth was not measured"
+        )
+        notes.append(f"the {missing}: the least time of the products is not known")
     if phase.share("other") > UNKNOWN_LIMIT:
         unknown = next(kernel.name for kernel in phase.kernels if category(kernel.name) == "other")
         notes.append(

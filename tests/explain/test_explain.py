@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.core.tables import markdown, unmarked
-from benchmarker.explain.explain import explain
+from benchmarker.explain.explain import Explanation, explain
 from benchmarker.explain.phases import Ceiling, rate_in_graph
 from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.explanations import ceiling_words
-from benchmarker.schema.model import EngineFacts, KernelUse
+from benchmarker.schema.model import EngineFacts, ExternalFacts, KernelUse
 from benchmarker.schema.record import Kernel
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, compare_records, cpu_environment, load, missing, profile, record, sample
@@ -346,6 +346,27 @@ def test_gptq_on_native_gets_the_advice_to_use_float16() -> None:
         advice[dtype] = unmarked(explained(gptq).verdict.advice)
     assert advice["bfloat16"] == "GPTQ's scales are float16, for which `--dtype float16` has faster kernels."
     assert advice["float16"].startswith("No option makes these kernels faster")
+
+
+def test_external_engine_gets_no_advice_of_another_engine() -> None:
+    facts = ExternalFacts(environment="vllm", version="0.24.0", python="3.12")
+    engine = EngineFacts(name="vllm", tokens_read="each", kv_cache="paged", external=facts)
+
+    def of(*kernels: Kernel, quant: str = "fp16", gpus: int = 1) -> Explanation:
+        timed = run(quant, *kernels, tpot_ms=7.5, weight_gb=None, runtime="vllm", engine=engine, load=None)
+        variant = timed.variant.model_copy(update={"gpus": gpus})
+        return explained(timed.model_copy(update={"limits": LIMITS, "variant": variant}))
+
+    products = of(kernel("nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_TNT", ms=7.0))
+    assert unmarked(products.verdict.advice) == (
+        "The engine does not report the bytes that the products read, so that their limit is not known; fewer bits a "
+        "weight may help."
+    )
+    assert "the bytes of the products were not counted: the least time of the products is not known" in products.notes
+    divided = of(*FP16[1:2], gpus=2)
+    assert "The host still works between tokens" in divided.verdict.advice
+    unpacking = of(kernel("dequantize_kernel_gptq", ms=7.0), quant="gptq")
+    assert unmarked(unpacking.verdict.advice) == "A kernel that multiplies the packed weights saves it."
 
 
 def test_kernel_that_cannot_be_captured_has_no_graph_ceiling() -> None:

@@ -31,6 +31,11 @@ def _engine(timed: Timed) -> str:
     return _record(timed).variant.engine
 
 
+def _is_external(timed: Timed) -> bool:
+    engine = _record(timed).engine
+    return engine is not None and engine.external is not None
+
+
 def _is_fused(timed: Timed) -> bool:
     return _engine(timed) not in ("eager", "cuda_graph")
 
@@ -46,7 +51,7 @@ def _without_the_host(timed: Timed) -> str:
         if not _is_fused(timed):
             return f"{code('--engine compile')} removes Python and dispatch overhead from each token."
         return f"A larger model or {code('--batch-size')} increases the work per dispatch."
-    if _record(timed).variant.gpus > 1:
+    if _record(timed).variant.gpus > 1 and _engine(timed) == "eager":
         return (
             "Splitting a model over GPUs does not reduce the host's work. A model that fits one GPU is faster there "
             f"with {code('--engine compile')} or {code('native')}, which do not split a model."
@@ -90,10 +95,23 @@ def _better_products(timed: Timed) -> str:
     )
 
 
+def _limit_of_products(timed: Timed) -> str:
+    if _is_external(timed):
+        return (
+            "The engine does not report the bytes that the products read, so that their limit is not known; fewer bits "
+            "a weight may help."
+        )
+    return (
+        f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "
+        "shows how far they are from it."
+    )
+
+
 def _dequantize(timed: Timed) -> str:
     """Return the advice for time spent on dequantization, by quantization and device."""
     wanted = "A kernel that multiplies the packed weights saves it"
-    quant, engine = _record(timed).variant.quant, _engine(timed)
+    engine = _engine(timed)
+    quant = None if _is_external(timed) else _record(timed).variant.quant
     if quant == "int8" and not _is_fused(timed) and timed.units == 1:
         return f"{wanted}: {code('--engine compile')} fuses the conversion into the product."
     if quant == "int8" and engine != "native" and timed.record.environment.device.kind == "cuda":
@@ -127,10 +145,7 @@ ADVICE: Advice = {
     "bandwidth": _fewer_bytes,
     "compute": f"Fewer bits a weight do not help here; products in 8 bits, or a smaller {code('--batch-size')}, do.",
     "slow products": _better_products,
-    "matrix products": (
-        f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "
-        "shows how far they are from it."
-    ),
+    "matrix products": _limit_of_products,
     "dequantizing": _dequantize,
     "attention/KV": "The weights do not limit it: a shorter context would help, and in a batch fewer sequences.",
     "linear attention": "The weights do not limit it, and neither does the length of the context.",
