@@ -630,7 +630,7 @@ def test_notes_list_tensor_types_and_disagreeing_times():
     )
     assert external_notes(facts) == [
         "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer (the embedding too) is Q6_K",
-        "its own TTFT or time per token differs from our clock's by 5 %, more than 2 %",
+        "its own TTFT or time per token differs from our clock's by 5.0 %, more than 2 %",
     ]
 
 
@@ -657,6 +657,6 @@ def test_sampling_time_is_one_note_per_variant():
     ]
     assert choosing_notes(records) == [
         "F16: choosing tokens on the host takes 5.5 to 6.4 % of a step",
-        "Q4_0: choosing tokens on the host takes 8.0 % of a step; the engine's own step makes 400.0 to 500.0 tok/s "
-        "without it (median of a generation)",
+        "Q4_0: choosing tokens on the host takes 8.0 % of a step; without it the engine runs 400.0 to 500.0 steps/s "
+        "(median of a generation)",
     ]

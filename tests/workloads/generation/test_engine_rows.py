@@ -134,6 +134,20 @@ def test_note_on_the_reserved_kv_cache_distinguishes_cpu_and_gpu():
     )
 
 
+def test_rounds_of_a_variant_share_one_note_on_the_clock_and_none_on_a_missing_peak():
+    def run(number, difference):
+        facts = FACTS.model_copy(update={"disagreement": difference, "ttft_disagreement": difference})
+        engine = EngineFacts(name="vllm", tokens_read="each", kv_cache="paged", external=facts)
+        timed = cell(memory=Memory())
+        return record("fp16", timed, name="a", runtime="vllm", engine=engine, round_number=number)
+
+    records = [run(0, 0.05), run(1, 0.14), run(2, 0.07)]
+    lines = caveats(records, compare_records(records).rows)  # type: ignore[arg-type]
+    (line,) = [line for line in lines if "differs from our clock" in line]
+    assert "by 14 %" in line
+    assert not any("reserved" in line for line in lines)
+
+
 def test_clock_difference_is_noted_with_metric_and_reason():
     facts = FACTS.model_copy(update={"disagreement": 0.14, "ttft_disagreement": 0.14, "tpot_disagreement": 0.001})
     assert external_notes(facts)[-1] == (

@@ -20,6 +20,7 @@ from benchmarker.report.caveats import (
     variants_by,
 )
 from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes, kinds_words
+from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes, greedy_tokens_in_common
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.limit_tables import impossible
@@ -183,10 +184,10 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
-    """Return notes on benchmarker's own kernels in a decode step, and on details of an external engine."""
+    """Return notes on benchmarker's own kernels in a decode step, and on the type of the KV cache."""
     ours = "; ".join(use.words() for use in engine.kernels_used if use.origin == "benchmarker")
     cache = f"its KV cache is {engine.kv_cache_stored}" if engine.kv_cache_stored else ""
-    return [*filter(None, (ours, cache)), *(external_notes(engine.external) if engine.external else [])]
+    return [*filter(None, (ours, cache))]
 
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:
@@ -221,12 +222,12 @@ def settings_note(record: GenerationRecord) -> str | None:
     return ", ".join([f"ran with version {facts.version}", *parts])
 
 
-def external_notes(facts: ExternalFacts) -> list[str]:
+def external_notes(facts: ExternalFacts, *, has_peak: bool = True) -> list[str]:
     """Return notes on an external engine: its details, and differences between its reported times and our clock."""
     notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
-    if facts.kv_cache_bytes:
+    if facts.kv_cache_bytes and has_peak:
         notes.append(
             f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, which its peak contains on a CPU and not on a "
             "GPU; the peaks of engines without a reserve contain their KV cache"
@@ -235,7 +236,7 @@ def external_notes(facts: ExternalFacts) -> list[str]:
         shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
         times = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
         line = f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
-        line += f"{percent(facts.disagreement, places=0)}, more than {percent(DISAGREEMENT, places=0)}"
+        line += f"{percent(facts.disagreement)}, more than {percent(DISAGREEMENT, places=0)}"
         # Older records have neither difference; no reason is printed for them.
         notes.append(line + "".join(f"; {CLOCKS[name]}" for name in times))
     return notes
@@ -246,6 +247,12 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
     notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
+    externals = [(record, record.engine.external) for record in records if record.engine and record.engine.external]
+    # Each variant's round with the largest difference of the clocks: the other notes are equal in all rounds.
+    externals.sort(key=lambda each: each[1].disagreement or 0.0)
+    for record, facts in {record.variant.name: (record, facts) for record, facts in externals}.values():
+        has_peak = any(cell.memory != Memory() for cell in record.cells)
+        notes += [(record, note) for note in external_notes(facts, has_peak=has_peak)]
     lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=NOTE_LENGTH)}" for record, note in notes]
     settings = variants_by(records, settings_note)
     lines += [f"{names(variants)}: {plain_line(note, longest=NOTE_LENGTH)}." for note, variants in settings.items()]
@@ -265,10 +272,7 @@ def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
         line = f"{plain_line(name)}: choosing tokens on the host takes {' to '.join(dict.fromkeys(shares))} % of a step"
         if any(each.step_s for each in members):
             rates = [significant(rate) for rate in _ends(1 / each.step_s for each in members if each.step_s)]
-            line += (
-                f"; the engine's own step makes {' to '.join(dict.fromkeys(rates))} tok/s without it (median of a "
-                "generation)"
-            )
+            line += f"; without it the engine runs {' to '.join(dict.fromkeys(rates))} steps/s (median of a generation)"
         lines.append(line)
     return lines
 
