@@ -63,13 +63,16 @@ def test_variables_that_affect_speed_are_recorded_sorted_by_name():
         "HIP_VISIBLE_DEVICES": "1",
         "CUDA_VISIBLE_DEVICES": "0",
         "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_API_KEY": "secret",
         "TOKENIZERS_PARALLELISM": "false",
         "TORCHINDUCTOR_PROFILE": "1",
         "TORCHINDUCTOR_CACHE_DIR": "/home/somebody/cache",
         "HF_TOKEN": "secret",
         "HOME": "/home/somebody",
     }
-    private = {"HOME", "HF_TOKEN", "TORCHINDUCTOR_CACHE_DIR"}
+    private = {"HOME", "HF_TOKEN", "VLLM_API_KEY", "TORCHINDUCTOR_CACHE_DIR"}
     assert list(recorded_variables(variables)) == sorted(set(variables) - private)
 
 
