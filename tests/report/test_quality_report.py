@@ -436,14 +436,17 @@ def test_quality_table_has_tails_and_the_scored_path() -> None:
 
 
 def test_quality_of_prefill_and_steps_is_not_compared() -> None:
-    variants = {"fp16": step_quality(0.0002, is_baseline=True), "awq": records.quality(path="prefill", top_k=100)}
+    steps = {"fp16": step_quality(0.0002, is_baseline=True), "int8": step_quality(0.02)}
+    variants = {**steps, "awq": records.quality(path="prefill", top_k=100)}
     compared = compare_records(
         [records.record(name).model_copy(update={"quality": of}) for name, of in variants.items()]
     )
     rows = {row.variant: row for row in compared.rows}
     assert (rows["awq"].perplexity, rows["awq"].kl_divergence) == (None, None)
     assert rows["awq"].quality is not None
-    assert "Of awq the numbers are of its prefill, which is all that the engine tells" in to_markdown(compared)
+    output = to_markdown(compared)
+    assert "fp16 and int8 were scored by the decode step that is timed" in output
+    assert "The numbers of awq are those of the prefill, because the engine does not score its decode step" in output
 
 
 def test_small_divergences_are_not_ranked() -> None:

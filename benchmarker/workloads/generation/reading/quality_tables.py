@@ -94,8 +94,8 @@ def step_caption(rows: Sequence[GenerationRow]) -> str:
     ]
     if any(row.step_divergence and row.step_divergence.of_engine for row in rows):
         sentences.append(
-            "An engine in a process of its own is held against its own prefill, whose kernels may round otherwise than "
-            f"its step's: the limit is {ENGINE_STEP_WRONG} there."
+            "The step of an engine in its own process is compared with its own prefill, whose kernels may round "
+            f"differently: its limit is {ENGINE_STEP_WRONG}."
         )
     unchecked = dict.fromkeys(row.variant for row in rows if not row.step_divergence and row.status == "ok")
     if unchecked:
@@ -207,15 +207,15 @@ def _paths(qualities: Sequence[tuple[str, Quality]]) -> list[str]:
     paths = _grouped((quality.path, name) for name, quality in qualities)
     sentences = []
     if steps := paths.get("step"):
-        which = "Each" if len(steps) == len(qualities) else listed(steps)
-        sentences.append(f"{which} was scored by the decode step that is timed, one token at a time.")
+        which = "Each was" if len(steps) == len(qualities) else f"{listed(steps)} {'were' if steps[1:] else 'was'}"
+        sentences.append(f"{which} scored by the decode step that is timed, one token at a time.")
     if prefills := paths.get("prefill"):
         sentences.append(
-            f"Of {listed(prefills)} the numbers are of its prefill, which is all that the engine tells, and not of the "
-            "step that is timed: they stay out of the first table and of budgets."
+            f"The numbers of {listed(prefills)} are those of the prefill, because the engine does not score its decode "
+            "step: the first table and budgets leave them out."
         )
     if "forward" in paths and len(paths) > 1:
-        sentences.append(f"Of {listed(paths['forward'])} they are of the model's own forward, whatever the engine.")
+        sentences.append(f"Those of {listed(paths['forward'])} are of the model's forward pass, in any engine.")
     return sentences
 
 
