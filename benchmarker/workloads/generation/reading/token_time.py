@@ -29,7 +29,7 @@ from benchmarker.explain.phases import (
 from benchmarker.explain.verdict import SLOWED_FROM, all_share_words, bounds_of_shares
 from benchmarker.explain.waterfall import NotExplained, Timed, why_no_profile
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.schema.model import DISAGREEMENT, multiplies_all_packed
+from benchmarker.schema.model import multiplies_all_packed
 from benchmarker.schema.record import Demand, Limits
 from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
@@ -63,7 +63,7 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
     unknown = any(record.no_demand for record in records)
     why = why_no_profile(records)
     limits = next((record.limits for record in records if record.limits), None)
-    allows = _allows(row, why, limits, has_unknown_bytes=unknown) + _own_clock(records) if row else None
+    allows = _allows(row, why, limits, has_unknown_bytes=unknown) if row else None
     return NotExplained(name, f"no profile ({why})", proof, allows, row.mbu if row else None)
 
 
@@ -182,17 +182,6 @@ def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
     return next((row for row in rows if row.mbu is not None), rows[0] if rows else None)
 
 
-def _own_clock(records: Sequence[GenerationRecord]) -> str:
-    engines = [record.engine.external for record in records if record.engine and record.engine.external]
-    disagreements = [engine.disagreement for engine in engines if engine.disagreement is not None]
-    if not disagreements or max(disagreements) > DISAGREEMENT:
-        return ""
-    return (
-        f"; the engine's own clock says the same within {percent(max(disagreements), places=1)}, so that this is its "
-        "own time and not that of handing over its tokens"
-    )
-
-
 def _allows(row: Row, why: str, limits: Limits | None, *, has_unknown_bytes: bool) -> str:
     """Return a conclusion from the time and the bytes of a token that was not profiled."""
     assert row.tpot is not None
@@ -206,7 +195,7 @@ def _allows(row: Row, why: str, limits: Limits | None, *, has_unknown_bytes: boo
             f"bandwidth, so that all else is at most {percent(remainder)} of it"
         )
     if row.weight_bytes is None or has_unknown_bytes:
-        return f"{where}, a token takes {ms(row.tpot.value)}; what it reads is not known"
+        return f"{where}, a token takes {ms(row.tpot.value)}; its bytes are not known"
     rate = significant(row.weight_bytes / row.tpot.value / 1e9, 3)
     bandwidth = f"is {significant(limits.bytes_per_s / 1e9, 3)} GB/s" if limits else "was not measured"
     return (
