@@ -44,16 +44,12 @@ def refuse_device(engine: str, device: Device) -> None:
 HEADS = {"num_attention_heads": "attention heads", "num_key_value_heads": "key and value heads"}
 
 
-def why_uneven(checkpoint: Checkpoint, gpus: int, *, fields: Iterable[str] = tuple(HEADS)) -> str | None:
+def why_uneven(checkpoint: Checkpoint, gpus: int, *, fields: Iterable[str] = HEADS) -> str | None:
     """Return why GPUs cannot share the model's heads equally; None if they can. `fields`: names in the config."""
     config = checkpoint.config.get("text_config") or checkpoint.config
-    for name in fields:
-        if (count := config.get(name) or gpus) % gpus:
-            return (
-                f"{checkpoint.model_id} has {count} {HEADS[name]}, which {gpus} GPUs cannot share equally; "
-                "choose a number that divides them"
-            )
-    return None
+    uneven = (f"{count} {HEADS[name]}" for name in fields if (count := config.get(name) or gpus) % gpus)
+    reason = f"which {gpus} GPUs cannot share equally; choose a number that divides them"
+    return next((f"{checkpoint.model_id} has {heads}, {reason}" for heads in uneven), None)
 
 
 @dataclass(frozen=True)

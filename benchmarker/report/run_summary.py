@@ -33,11 +33,10 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
         terminal.show([sheet, bullets(workload.remarks(rows, None, brief=True))])
     cells = len(record.cells)
     if disturbed := sum(not DISTURBING.isdisjoint(cell.flags) for cell in record.cells):
-        parts, whose = ("the run", "its") if disturbed == cells else (f"{disturbed} of {cells} cells", "their")
-        last = record.last_good
-        is_quiet = last is not None and DISTURBING.isdisjoint(record.cells[last].flags)
-        unexplained = "" if is_quiet else f": {whose} speed is not explained"
-        terminal.line(f"Other programs disturbed {parts}{unexplained}. Measure again after they have ended.")
+        parts = "the run" if disturbed == cells else f"{disturbed} of {cells} cells"
+        is_quiet = record.last_good is not None and DISTURBING.isdisjoint(record.cells[record.last_good].flags)
+        why = "" if is_quiet else ": the speed is not explained"
+        terminal.line(f"Other programs disturbed {parts}{why}. Measure again after they have ended.")
     terminal.line(f"record: {path}")
 
 

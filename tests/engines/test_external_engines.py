@@ -57,11 +57,10 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
 from benchmarker.profiling.chrome_trace import section_mark
 from benchmarker.quantization.base import Options
-from benchmarker.schema.model import EngineFacts, ExternalFacts
+from benchmarker.schema.model import ExternalFacts
 from benchmarker.workloads.generation.generation_job import lacking
-from benchmarker.workloads.generation.reading.generation_caveats import choosing_notes, external_notes
+from benchmarker.workloads.generation.reading.generation_caveats import external_notes
 from tests.jobs import job_of
-from tests.records import record
 
 ROOT = Path(__file__).parents[2]
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -494,14 +493,17 @@ def test_cpu_engines_start_with_torchs_number_of_threads(tmp_path, monkeypatch):
         assert opened.facts().external.settings == {"threads": "3"}
 
 
-def test_processes_of_vllm_share_the_threads_of_a_cpu(monkeypatch):
-    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+@pytest.mark.parametrize(
+    ("threads", "processes", "own", "binding"),
+    [("4", 1, None, None), ("4", 2, None, "0,1|2,5"), ("1", 2, None, "0|1"), ("4", 2, "3|4", "3|4")],
+)
+def test_processes_of_vllm_share_the_threads_of_a_cpu(threads, processes, own, binding, monkeypatch):
+    variables = {"OMP_NUM_THREADS": threads} | ({"VLLM_CPU_OMP_THREADS_BIND": own} if own else {})
+    monkeypatch.setattr(os, "environ", variables)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
-    assert VllmEngine().thread_variables(4, 1) == {"OMP_NUM_THREADS": "4"}
-    assert VllmEngine().thread_variables(4, 2)["VLLM_CPU_OMP_THREADS_BIND"] == "0,1|2,5"
-    assert VllmEngine().thread_variables(1, 2)["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "3|4")
-    assert VllmEngine().thread_variables(4, 2) == {"OMP_NUM_THREADS": "4"}
+    monkeypatch.setitem(sys.modules, "vllm", MagicMock())
+    VLLM_DRIVER["Driver"]().import_engine(cpu_kv_cache_gib=1, tensor_parallel_size=processes)
+    assert variables.get("VLLM_CPU_OMP_THREADS_BIND") == binding
 
 
 def test_missing_environment_or_library_is_reported_before_a_run(monkeypatch):
@@ -625,38 +627,27 @@ def test_notes_list_tensor_types_and_disagreeing_times():
         weight_bytes_by_type={"Q4_0": 2**30, "Q6_K": 2**29},
         output_type="Q6_K",
         is_tied=True,
-        choosing_share=0.034,
         disagreement=0.05,
     )
-    assert external_notes(facts) == [
+    assert external_notes([facts]) == [
         "tensors by type: Q4_0 28 (1.00 GiB), Q6_K 1 (0.50 GiB); the output layer (the embedding too) is Q6_K",
         "its own TTFT or time per token differs from our clock's by 5.0 %, more than 2 %",
     ]
 
 
-def test_sampling_time_is_one_note_per_variant():
+@pytest.mark.parametrize(
+    ("rounds", "note"),
+    [
+        (((0.064, None), (0.055, None)), "choosing tokens on the host takes 5.5 to 6.4 % of a step"),
+        (
+            ((0.08, 0.0025), (0.0801, 0.002)),
+            "choosing tokens on the host takes 8.0 % of a step; without it the engine runs 400.0 to 500.0 steps/s "
+            "(median of a generation)",
+        ),
+    ],
+)
+def test_sampling_times_of_all_rounds_are_one_note(rounds, note):
     facts = ExternalFacts(environment="llama-cpp", version="1", python="3")
-    records = [
-        record(name=name).model_copy(
-            update={
-                "engine": EngineFacts(
-                    name="llama-cpp",
-                    tokens_read="each",
-                    kv_cache="paged",
-                    external=facts.model_copy(update={"choosing_share": share, "step_s": step_s}),
-                )
-            }
-        )
-        for name, share, step_s in (
-            ("F16", 0.064, None),
-            ("Q4_0", 0.08, 0.0025),
-            ("F16", 0.055, None),
-            ("Q4_0", 0.0801, 0.002),
-            ("vllm", None, None),
-        )
-    ]
-    assert choosing_notes(records) == [
-        "F16: choosing tokens on the host takes 5.5 to 6.4 % of a step",
-        "Q4_0: choosing tokens on the host takes 8.0 % of a step; without it the engine runs 400.0 to 500.0 steps/s "
-        "(median of a generation)",
-    ]
+    members = [facts.model_copy(update={"choosing_share": share, "step_s": step_s}) for share, step_s in rounds]
+    assert external_notes(members) == [note]
+    assert external_notes([facts]) == []

@@ -359,8 +359,7 @@ def test_external_engine_gets_no_advice_of_another_engine() -> None:
 
     products = of(kernel("nvjet_sm90_hsh_128x8_64x12_4x1_v_bz_TNT", ms=7.0))
     assert unmarked(products.verdict.advice) == (
-        "The engine does not report the bytes that the products read, so that their limit is not known; fewer bits a "
-        "weight may help."
+        "The engine does not report the bytes that the products read; fewer bits a weight may help."
     )
     assert "the bytes of the products were not counted: the least time of the products is not known" in products.notes
     divided = of(*FP16[1:2], gpus=2)

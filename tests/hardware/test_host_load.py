@@ -369,7 +369,7 @@ def test_speed_of_a_disturbed_run_is_not_explained(tmp_path: Path, capsys: pytes
     disturbed = quiet.model_copy(update={"cells": (quiet.cells[0].model_copy(update={"flags": ("disturbed",)}),)})
     partly = quiet.model_copy(update={"cells": (*quiet.cells, quiet.cells[0].model_copy(update=LONGER))})
     first = partly.model_copy(update={"cells": (*disturbed.cells, *quiet.cells)})
-    lines = ("the run: its speed is not explained.", "1 of 2 cells: their speed is not explained.", "1 of 2 cells.")
+    lines = ("the run: the speed is not explained.", "1 of 2 cells: the speed is not explained.", "1 of 2 cells.")
     for run, line in ((quiet, ""), (disturbed, lines[0]), (partly, lines[1]), (first, lines[2])):
         print_result(run, tmp_path, Terminal(), workload_of("generation"))
         printed = capsys.readouterr().out

@@ -34,8 +34,7 @@ from benchmarker.core.errors import BenchmarkerError, ProcessError, UnsupportedE
 from benchmarker.core.process import NO_MULTICAST, signal_group
 
 CLOSE_S = 5.0
-TRACKER_S = 2.0  # Time limit for the resource tracker, after which all processes are killed.
-POLL_S = 0.02
+TRACKER_POLLS, POLL_S = 100, 0.02  # Wait of at most 2 s for the resource tracker.
 READ_BYTES = 1 << 16
 OUT_OF_MEMORY = "out of memory"  # First words of a driver's error if memory ran out.
 
@@ -110,14 +109,6 @@ class Driver:
         code = self._process.returncode
         return ProcessError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
-    def _is_alive(self) -> bool:
-        """Return whether a process of the group exists."""
-        self._process.poll()  # A process that has ended exists until its exit status is read.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 0)
-            return True
-        return False
-
     def close(self) -> None:
         """Request that the driver ends, then kill every process of its group."""
         if self._process.poll() is None:
@@ -132,9 +123,11 @@ class Driver:
         """End every process of the group. Shared memory that they leave is removed by Python's resource tracker, which
         ignores SIGTERM and ends after the others."""
         signal_group(self._process.pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + TRACKER_S
-        while self._is_alive() and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(TRACKER_POLLS):
+                self._process.poll()  # A process that has ended exists until its exit status is read.
+                os.killpg(self._process.pid, 0)
+                time.sleep(POLL_S)
         signal_group(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

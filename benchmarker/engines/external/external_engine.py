@@ -44,10 +44,6 @@ class ExternalEngine(Engine):
     def command(self, marker: Marker) -> list[str]:
         return marker.driver_command(self.name.replace("-", "_"))
 
-    def thread_variables(self, threads: int, processes: int) -> dict[str, str]:  # noqa: ARG002
-        """Return environment variables that set the number of threads of all processes together on a CPU."""
-        return {"OMP_NUM_THREADS": str(threads)}
-
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -83,7 +79,7 @@ class ExternalEngine(Engine):
         if any(memory.before_bytes is None for memory in memories):
             raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
         # A record states one number of threads, and the rows of a table compare by it.
-        variables = {} if memories else self.thread_variables(torch.get_num_threads(), form.gpus)
+        variables = {} if memories else {"OMP_NUM_THREADS": str(torch.get_num_threads())}
         with closing(Driver(self.name, self.command(marker), on_gpu=bool(memories), variables=variables)) as driver:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(

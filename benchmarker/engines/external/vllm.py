@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from pydantic import Field
@@ -15,8 +14,6 @@ from benchmarker.hardware.device import Device
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Online quantizations of vLLM that quantize only experts (vllm/config/quantization.py, 0.33)."""
-
-BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 class VllmOptions(CheckpointOptions):
@@ -43,15 +40,6 @@ class VllmEngine(CheckpointEngine):
     def why_not_split(self, form: Form) -> str | None:
         return "vLLM divides tensors; leave --split layers out" if form.split == "layers" else None
 
-    def thread_variables(self, threads: int, processes: int) -> dict[str, str]:
-        variables = super().thread_variables(threads, processes)
-        if processes == 1 or BINDING in os.environ:
-            return variables
-        # By default vLLM gives each process the cores of one NUMA node, and refuses more processes than nodes.
-        cores, each = sorted(os.sched_getaffinity(0)), max(1, threads // processes)
-        shares = (cores[rank * each : (rank + 1) * each] for rank in range(processes))
-        return {**variables, BINDING: "|".join(",".join(map(str, share)) for share in shares)}
-
     def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         options = form.engine_options
         assert isinstance(options, VllmOptions)
@@ -61,9 +49,8 @@ class VllmEngine(CheckpointEngine):
                 "under that label; use quantization=fp8_per_channel, or a quantized checkpoint"
             )
         # vLLM copies key and value heads if there are fewer than GPUs.
-        return why_uneven(checkpoint, form.gpus, fields=("num_attention_heads",)) or super().why_not_taken(
-            form, checkpoint
-        )
+        uneven = why_uneven(checkpoint, form.gpus, fields=("num_attention_heads",))
+        return uneven or super().why_not_taken(form, checkpoint)
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress

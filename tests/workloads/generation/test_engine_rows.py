@@ -129,7 +129,7 @@ def test_kernels_and_settings_of_an_engine_are_one_caveat():
 
 
 def test_note_on_the_reserved_kv_cache_distinguishes_cpu_and_gpu():
-    assert external_notes(FACTS)[0].startswith(
+    assert external_notes([FACTS])[0].startswith(
         "50.00 GiB are reserved for its KV cache, which its peak contains on a CPU and not on a GPU; "
     )
 
@@ -150,7 +150,7 @@ def test_rounds_of_a_variant_share_one_note_on_the_clock_and_none_on_a_missing_p
 
 def test_clock_difference_is_noted_with_metric_and_reason():
     facts = FACTS.model_copy(update={"disagreement": 0.14, "ttft_disagreement": 0.14, "tpot_disagreement": 0.001})
-    assert external_notes(facts)[-1] == (
+    assert external_notes([facts])[-1] == (
         "its own TTFT differs from our clock's by 14 %, more than 2 %; its TTFT is that of each sequence from its "
         "arrival at the engine, ours from the call until every sequence has a token"
     )

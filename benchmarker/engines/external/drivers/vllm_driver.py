@@ -49,9 +49,15 @@ class Driver:
         self._requests = 0
         self._speculates = False
 
-    def import_engine(self, *, cpu_kv_cache_gib: int | None, linear_backend: str | None = None, **_: Any) -> None:
+    def import_engine(self, *, cpu_kv_cache_gib: int | None, linear_backend: str | None = None, **others: Any) -> None:
         if cpu_kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
+            if (processes := others["tensor_parallel_size"]) > 1:
+                # By default vLLM gives each process the cores of a NUMA node, and refuses more processes than nodes.
+                cores, threads = sorted(os.sched_getaffinity(0)), int(os.environ["OMP_NUM_THREADS"])
+                each = max(1, threads // processes)
+                shares = [",".join(map(str, cores[rank * each :][:each])) for rank in range(processes)]
+                os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "|".join(shares))
         if linear_backend == "humming":
             os.environ["VLLM_DISABLED_KERNELS"] = BEFORE_HUMMING
         import vllm  # noqa: F401
@@ -158,11 +164,13 @@ class Driver:
         of_scheduler = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
         # `apply_model` cannot send this file's functions to other processes; `collective_rpc` sends them by value.
         models = self._llm.collective_rpc(_weight_facts)
+        sizes: Counter[str] = sum((Counter(model["weight_bytes_by_type"]) for model in models), Counter())
         return {
             "version": vllm.__version__,
             "kv_cache": "paged",
             **models[0],
-            **_sums(models),
+            "weight_bytes": sizes.total() or None,
+            "weight_bytes_by_type": dict(sizes),
             "kv_cache_bytes": max(self._llm.collective_rpc(_cache_bytes)),
             "settings": {
                 **SETTINGS,
@@ -236,32 +244,19 @@ def _engine_times(metrics: Any) -> dict[str, float | None] | None:
     }
 
 
-def _sums(models: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the bytes of all GPUs' shares of a model; nothing for a CPU, where they are unknown."""
-    if "weight_bytes" not in models[0]:
-        return {}
-    by_type: Counter[str] = sum((Counter(model["weight_bytes_by_type"]) for model in models), Counter())
-    return {"weight_bytes": by_type.total(), "weight_bytes_by_type": dict(by_type)}
-
-
 def _weight_facts(worker: Any) -> dict[str, Any]:
     model = worker.get_model()
     quantized = [module for module in model.modules() if getattr(module, "quant_method", None)]
     methods = Counter(type(module.quant_method).__name__ for module in quantized)
     kernels = Counter(name for module in quantized if (name := _kernel_name(module.quant_method, module)))
     backends = {_attention_name(module.impl) for module in model.modules() if hasattr(module, "impl")}
-    layers = {"linear_methods": dict(methods), "linear_kernels": dict(kernels), "attention": sorted(backends)}
-    # On the CPU, vLLM moves the linears' weights out of the model's parameters, so that their sum would be too small.
-    if next(iter(model.parameters())).device.type == "cpu":
-        return layers
-    storages = {}
-    for tensor in [*model.parameters(), *model.buffers()]:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = (str(tensor.dtype).removeprefix("torch."), storage.nbytes())
+    # On the CPU, vLLM moves the linears' weights out of the model's parameters: their sum would be too small.
+    tensors = [tensor for tensor in [*model.parameters(), *model.buffers()] if tensor.device.type != "cpu"]
     sizes: Counter[str] = Counter()
-    for dtype, size_bytes in storages.values():
-        sizes[dtype] += size_bytes
-    return {**layers, "weight_bytes": sum(sizes.values()), "weight_bytes_by_type": dict(sizes)}
+    for tensor in {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values():
+        sizes[str(tensor.dtype).removeprefix("torch.")] += tensor.untyped_storage().nbytes()
+    layers = {"linear_methods": dict(methods), "linear_kernels": dict(kernels), "attention": sorted(backends)}
+    return {**layers, "weight_bytes_by_type": dict(sizes)}
 
 
 def _kernel_name(method: Any, layer: Any) -> str | None:

@@ -32,8 +32,7 @@ def _engine(timed: Timed) -> str:
 
 
 def _is_external(timed: Timed) -> bool:
-    engine = _record(timed).engine
-    return engine is not None and engine.external is not None
+    return (engine := _record(timed).engine) is not None and engine.external is not None
 
 
 def _is_fused(timed: Timed) -> bool:
@@ -97,10 +96,7 @@ def _better_products(timed: Timed) -> str:
 
 def _limit_of_products(timed: Timed) -> str:
     if _is_external(timed):
-        return (
-            "The engine does not report the bytes that the products read, so that their limit is not known; fewer bits "
-            "a weight may help."
-        )
+        return "The engine does not report the bytes that the products read; fewer bits a weight may help."
     return (
         f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "
         "shows how far they are from it."

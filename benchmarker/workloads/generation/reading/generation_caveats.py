@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
@@ -183,8 +183,7 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
     ]
 
 
-def kernel_notes(engine: EngineFacts) -> list[str]:
-    """Return notes on benchmarker's own kernels in a decode step, and on the type of the KV cache."""
+def _kernel_notes(engine: EngineFacts) -> list[str]:
     ours = "; ".join(use.words() for use in engine.kernels_used if use.origin == "benchmarker")
     cache = f"its KV cache is {engine.kv_cache_stored}" if engine.kv_cache_stored else ""
     return [*filter(None, (ours, cache))]
@@ -222,8 +221,9 @@ def settings_note(record: GenerationRecord) -> str | None:
     return ", ".join([f"ran with version {facts.version}", *parts])
 
 
-def external_notes(facts: ExternalFacts, *, has_peak: bool = True) -> list[str]:
+def external_notes(rounds: Sequence[ExternalFacts], *, has_peak: bool = True) -> list[str]:
     """Return notes on an external engine: its details, and differences between its reported times and our clock."""
+    facts = max(rounds, key=lambda each: each.disagreement or 0.0)
     notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
@@ -239,6 +239,12 @@ def external_notes(facts: ExternalFacts, *, has_peak: bool = True) -> list[str]:
         line += f"{percent(facts.disagreement)}, more than {percent(DISAGREEMENT, places=0)}"
         # Older records have neither difference; no reason is printed for them.
         notes.append(line + "".join(f"; {CLOCKS[name]}" for name in times))
+    if parts := [f"{100 * share:.1f}" for share in sorted(each.choosing_share or 0.0 for each in rounds) if share]:
+        line = f"choosing tokens on the host takes {' to '.join(dict.fromkeys((parts[0], parts[-1])))} % of a step"
+        if rates := [significant(rate) for rate in sorted(1 / each.step_s for each in rounds if each.step_s)]:
+            span = " to ".join(dict.fromkeys((rates[0], rates[-1])))
+            line += f"; without it the engine runs {span} steps/s (median of a generation)"
+        notes.append(line)
     return notes
 
 
@@ -246,37 +252,13 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     loaded = [(record, record.load) for record in records if record.load]
     notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
     notes += [(record, note) for record, load in loaded for note in load.notes]
-    notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
-    externals = [(record, record.engine.external) for record in records if record.engine and record.engine.external]
-    # Each variant's round with the largest difference of the clocks: the other notes are equal in all rounds.
-    externals.sort(key=lambda each: each[1].disagreement or 0.0)
-    for record, facts in {record.variant.name: (record, facts) for record, facts in externals}.values():
-        has_peak = any(cell.memory != Memory() for cell in record.cells)
-        notes += [(record, note) for note in external_notes(facts, has_peak=has_peak)]
+    notes += [(record, note) for record in records if record.engine for note in _kernel_notes(record.engine)]
+    for name in dict.fromkeys(record.variant.name for record in records):
+        members = [record for record in records if record.variant.name == name]
+        rounds = [record.engine.external for record in members if record.engine and record.engine.external]
+        has_peak = any(cell.memory != Memory() for record in members for cell in record.cells)
+        notes += [(members[0], note) for note in external_notes(rounds, has_peak=has_peak)] if rounds else []
     lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=NOTE_LENGTH)}" for record, note in notes]
     settings = variants_by(records, settings_note)
     lines += [f"{names(variants)}: {plain_line(note, longest=NOTE_LENGTH)}." for note, variants in settings.items()]
-    return [*dict.fromkeys(lines), *choosing_notes(records)]
-
-
-def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return notes on the share of a decode step that each external engine spends on choosing the token on the host."""
-    facts: dict[str, list[ExternalFacts]] = defaultdict(list)
-    for record in records:
-        external = record.engine.external if record.engine else None
-        if external and external.choosing_share is not None:
-            facts[record.variant.name].append(external)
-    lines = []
-    for name, members in facts.items():
-        shares = [f"{100 * share:.1f}" for share in _ends(each.choosing_share for each in members)]
-        line = f"{plain_line(name)}: choosing tokens on the host takes {' to '.join(dict.fromkeys(shares))} % of a step"
-        if any(each.step_s for each in members):
-            rates = [significant(rate) for rate in _ends(1 / each.step_s for each in members if each.step_s)]
-            line += f"; without it the engine runs {' to '.join(dict.fromkeys(rates))} steps/s (median of a generation)"
-        lines.append(line)
-    return lines
-
-
-def _ends(values: Iterable[float | None]) -> tuple[float, float]:
-    numbers = [value for value in values if value is not None]
-    return min(numbers), max(numbers)
+    return [*dict.fromkeys(lines)]

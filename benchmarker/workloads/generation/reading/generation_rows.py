@@ -173,9 +173,8 @@ class GenerationRow(Row):
             return f"perplexity {decimal(self.quality.perplexity)}"
         if self.quality and self.kl_divergence is not None:
             return f"KL divergence {kl_text(self.quality)}, perplexity {change_text(self.quality)}"
-        if self.has_random_weights:
-            return "quality not measured: random weights"
-        return f"quality not measured: add {QUICK_QUALITY}{' on one GPU' if self.is_divided else ''}"
+        remedy = f"add {QUICK_QUALITY}{' on one GPU' if self.is_divided else ''}"
+        return f"quality not measured: {'random weights' if self.has_random_weights else remedy}"
 
     def values(self) -> dict[str, Any]:
         from benchmarker.workloads.generation.reading.row_json import to_row
