@@ -24,6 +24,7 @@ from benchmarker.schema.record_io import UNFINISHED
 if TYPE_CHECKING:
     from torch.profiler import profile
 
+Trace = Callable[[Callable[[], object], Path], None]  # Profiles a function in another process; writes the trace.
 MARKS = 5  # Number of clock marks. The first annotation of a trace is slow, and any one can be interrupted.
 
 
@@ -33,14 +34,10 @@ def profile_step(
     device: Device,
     trace_path: Path | None,
     cuts: Callable[[], Sequence[Cut]] = tuple,
-    trace: Callable[[Callable[[], object], Path], None] | None = None,
+    trace: Trace | None = None,
 ) -> Profile:
-    """Profile a warmed-up step.
-
-    Args:
-        cuts: Returns the sections of the step, which start at readings of `time.perf_counter_ns`.
-        trace: Profiles the step in another process and writes the trace, whose launches are annotated with sections.
-    """
+    """Profile a warmed-up step. `cuts()` returns its sections, which start at readings of `time.perf_counter_ns`,
+    unless they are annotated in the `trace` of another process."""
     marks_ns: list[int] = []
     latencies_s: list[float] = []
 
@@ -74,11 +71,7 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
 
 
 def trace_of(
-    work: Callable[[], object],
-    device: Device,
-    *,
-    kept_at: Path | None = None,
-    trace: Callable[[Callable[[], object], Path], None] | None = None,
+    work: Callable[[], object], device: Device, *, kept_at: Path | None = None, trace: Trace | None = None
 ) -> list[TraceEvent]:
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"

@@ -221,10 +221,8 @@ def profile_generation(last: LastCell) -> dict[str, Any]:
     step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm-up: the cache shape of this length may be new
     trace_path = last.path.with_suffix(".trace.json.gz")
-    if source.is_elsewhere:
-        profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, trace=source.trace)
-    else:
-        profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, cuts=lambda: _cuts(benchmarker))
+    trace, cuts = source.trace if source.is_elsewhere else None, partial(_cuts, benchmarker)
+    profile = profile_step(step, device=benchmarker.device, trace_path=trace_path, cuts=cuts, trace=trace)
     profile = GenerationProfile(
         # The fields, not `model_dump()`: they are validated values already.
         **dict(profile),

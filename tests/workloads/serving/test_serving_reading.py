@@ -22,7 +22,7 @@ from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
 from benchmarker.workloads.serving.reading.serving_bounds import bound_of, explained
-from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
+from benchmarker.workloads.serving.record import ServerCounters, ServerFacts, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_statistics import merged_share
 from benchmarker.workloads.serving.spec import requests_of
 from tests.jobs import read_job
@@ -154,6 +154,20 @@ def test_open_loop_with_a_growing_queue_is_reported():
     full = SimulatedServer(0.1, 0.02, slots=4)
     text = to_markdown(compare_records([measured("fp16", full, rates=[8.0])]))
     assert "fp16 at 8 requests/s: 80 % of the requests were unfinished when the last one arrived" in text
+
+
+def test_start_is_the_median_of_the_rounds_and_uneven_starts_are_listed():
+    records = [
+        measured("fp16", FAST, concurrencies=[4], round_number=number).model_copy(
+            update={"server": ServerFacts(start_s=start_s)}
+        )
+        for number, start_s in enumerate((159.0, 36.0, 35.0))
+    ]
+    (row,) = rows_of(*records).values()
+    assert row["start_s"] == 36.0
+    text = to_markdown(compare_records(records))
+    assert "of which start s is the median: fp16 35 to 159 s. The first start on a host may compile the model." in text
+    assert "of which start s" not in to_markdown(compare_records(records[1:]))
 
 
 def test_tokens_that_arrive_together_are_reported():

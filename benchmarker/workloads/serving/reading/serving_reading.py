@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from benchmarker.comparison.crossing import SizeWords
@@ -31,6 +31,7 @@ from benchmarker.workloads.serving.slo import DEFAULT_SLO, Slo, parse_slo
 from benchmarker.workloads.serving.spec import requests_of
 
 MARKED_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
+UNEVEN_STARTS = 2  # Ratio of the longest to the shortest start above which the starts are listed.
 ROUNDING_S = 1e-5  # Times of a request are rounded to this unit, s.
 
 
@@ -44,6 +45,7 @@ class ServingRow(Row):
     merged: float = 0.0  # Share of tokens that arrived together with the previous token, largest of all loads.
     backlog: float | None = None
     server: ServerFacts = field(default_factory=ServerFacts)  # Facts of the first server that became ready.
+    starts_s: tuple[float, ...] = ()  # Time that the server of each round took to start.
     preemptions: int | None = None
     is_unquantized: bool = False
     was_running: bool = False  # True if the user started the server; its quantization is then unknown.
@@ -51,6 +53,10 @@ class ServingRow(Row):
     @property
     def is_plain(self) -> bool:
         return self.is_unquantized or self.was_running
+
+    @property
+    def start_s(self) -> float | None:
+        return median(self.starts_s) if self.starts_s else None
 
     @property
     def slo_verdict(self) -> statistics.SloVerdict | None:
@@ -70,7 +76,7 @@ class ServingRow(Row):
             "failed_requests": self.failed,
             "truncated_requests": self.truncated,
             "preemptions": self.preemptions,
-            "start_s": server.start_s,
+            "start_s": self.start_s,
             "weight_bytes": server.weight_bytes,
             "kv_bytes": server.kv_bytes,
             "kv_capacity_tokens": server.kv_capacity_tokens,
@@ -81,6 +87,7 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
     first, key = records[0], fields["cell"]
     cells = [cell for record in records if isinstance(cell := cell_of(record, key), ServingCell)]
     loads = [(load, cell.new_tokens) for cell in cells for load in cell.samples]
+    servers = [record.server for record in records if record.server]
     preemptions = [load.counters.preemptions for load, _ in loads if load.counters.preemptions is not None]
     return ServingRow(
         **{**fields, "bound_by": bound_of([load for load, _ in loads])},
@@ -90,7 +97,8 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
         truncated=sum(statistics.truncated(load, new_tokens) for load, new_tokens in loads),
         merged=max((statistics.merged_share(load) for load, _ in loads), default=0.0),
         backlog=max((statistics.backlog(load) for load, _ in loads), default=None) if key and key.rate else None,
-        server=next((record.server for record in records if record.server), ServerFacts()),
+        server=servers[0] if servers else ServerFacts(),
+        starts_s=tuple(server.start_s for server in servers if server.start_s is not None),
         preemptions=sum(preemptions) if preemptions else None,
         is_unquantized=first.is_unquantized,
         was_running=first.variant.url is not None,
@@ -182,6 +190,13 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
         lines.append(
             "Tokens arrived together with the token before, so TTFT is too long and TPOT too short; the server or the "
             f"load generator lacked processor cores: {'; '.join(merged)}."
+        )
+    starts = {plain_line(row.variant): row.starts_s for row in rows if row.starts_s}
+    if any(max(starts_s) > UNEVEN_STARTS * min(starts_s) for starts_s in starts.values()):
+        spans = [f"{name} {min(starts_s):.0f} to {max(starts_s):.0f} s" for name, starts_s in starts.items()]
+        lines.append(
+            f"Servers took different times to start, of which start s is the median: {', '.join(spans)}. The first "
+            "start on a host may compile the model."
         )
     foreign = [record.variant.name for record in records if record.variant.url]
     if foreign:

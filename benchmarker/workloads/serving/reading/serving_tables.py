@@ -59,7 +59,7 @@ def cost_columns(rows: Sequence[ServingRow]) -> Columns:
     return [
         *_metrics(rows, [name for name in others if name not in TIMING]),
         *number_columns(rows, "goodput req/s", lambda row: row.facts.get("goodput"), decimal),
-        *number_columns(rows, "start s", lambda row: row.server.start_s, decimal),
+        *number_columns(rows, "start s", lambda row: row.start_s, decimal),
         *byte_columns(rows, "weights", lambda row: row.server.weight_bytes),
         *byte_columns(rows, "KV cache", lambda row: row.server.kv_bytes),
         *number_columns(rows, "KV tokens", lambda row: row.server.kv_capacity_tokens, "{:,}".format),
