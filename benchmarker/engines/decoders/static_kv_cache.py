@@ -222,11 +222,10 @@ def attend(
         return output.unsqueeze(1), None
     if backend == FLASH and sequence_lengths.is_first:
         # torch selects the kernel: cuDNN's on Hopper.
-        filled = query.shape[2]
+        filled, is_grouped = query.shape[2], query.shape[1] != key.shape[1]
         output = nn.functional.scaled_dot_product_attention(
-            query, key[:, :, :filled], value[:, :, :filled], is_causal=True, scale=scaling,
-            enable_gqa=query.shape[1] != key.shape[1],
-        )  # fmt: skip
+            query, key[:, :, :filled], value[:, :, :filled], is_causal=True, scale=scaling, enable_gqa=is_grouped
+        )
         return output.transpose(1, 2), None
     if backend == FLASH:
         return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths[:3], scaling), None
