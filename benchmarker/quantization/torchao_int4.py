@@ -20,6 +20,7 @@ from benchmarker.quantization.base import (
     reads_torchao,
     torchao_group,
 )
+from benchmarker.quantization.torchao_int8 import check_groups
 
 CAPABILITY = (8, 0)  # Lowest compute capability that has torch's int4 kernel.
 
@@ -40,7 +41,7 @@ def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
 
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target) -> Loaded:
-    check_groups(checkpoint, options)
+    check_groups("int4", checkpoint, options.group_size)
     return load_by_torchao(checkpoint, target, torchao_config(options))
 
 
@@ -53,17 +54,6 @@ def torchao_config(options: Int4Options) -> Any:
         int4_choose_qparams_algorithm="hqq" if options.scales == "hqq" else "tinygemm",
         set_inductor_config=False,
     )
-
-
-def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:
-    """Raise SpecError if the group size does not divide a layer's inputs: torchao would leave that layer in 16 bits."""
-    for key, title in (("hidden_size", "hidden size"), ("intermediate_size", "intermediate size")):
-        inputs = checkpoint.config.get(key)
-        if isinstance(inputs, int) and inputs % options.group_size:
-            raise SpecError(
-                f"int4: options.group_size={options.group_size} does not divide the model's {title} of {inputs}; "
-                "choose one that does"
-            )
 
 
 LOADER: Loader = Loader(

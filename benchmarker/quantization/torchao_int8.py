@@ -31,15 +31,19 @@ class Int8Options(FormOptions):
 def load(checkpoint: Checkpoint, options: Int8Options, target: Target) -> Loaded:
     from torchao.quantization import Int8WeightOnlyConfig, PerGroup, PerRow
 
-    hidden = checkpoint.config.get("hidden_size")
-    if options.group_size and isinstance(hidden, int) and hidden % options.group_size:
-        raise SpecError(
-            f"int8: options.group_size={options.group_size} does not divide the model's hidden size of {hidden}; "
-            "choose one that does, or leave it out for one scale per row"
-        )
+    check_groups("int8", checkpoint, options.group_size)
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
     return load_by_torchao(checkpoint, target, how)
+
+
+def check_groups(name: str, checkpoint: Checkpoint, group_size: int | None) -> None:
+    """Raise SpecError if the group size does not divide a layer's inputs: torchao would leave that layer in 16 bits."""
+    for key, title in (("hidden_size", "hidden size"), ("intermediate_size", "intermediate size")):
+        inputs = checkpoint.config.get(key)
+        if group_size and isinstance(inputs, int) and inputs % group_size:
+            text = f"{name}: options.group_size={group_size} does not divide the model's {title} of {inputs}"
+            raise SpecError(f"{text}; choose one that does")
 
 
 LOADER: Loader = Loader(

@@ -182,8 +182,7 @@ def test_int8_refuses_a_group_size_that_does_not_divide(session_model):
     with pytest.raises(SpecError) as caught:
         load(session_model, "int8", group_size=48)
     assert str(caught.value) == (
-        "int8: options.group_size=48 does not divide the model's hidden size of 128; "
-        "choose one that does, or leave it out for one scale per row"
+        "int8: options.group_size=48 does not divide the model's hidden size of 128; choose one that does"
     )
 
 
@@ -314,7 +313,7 @@ def test_int4_refuses_a_group_size_that_does_not_divide(tmp_path):
         tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 96}
     )
     with pytest.raises(SpecError) as caught:
-        torchao_int4.check_groups(checkpoint, torchao_int4.Int4Options(group_size=64))
+        torchao_int4.check_groups("int4", checkpoint, 64)
     assert str(caught.value) == (
         "int4: options.group_size=64 does not divide the model's intermediate size of 96; choose one that does"
     )
