@@ -33,12 +33,15 @@ from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.generation_job import refuse_too_large
 from benchmarker.workloads.generation.generation_quality import measure_quality, measure_tasks, plan_quality
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
+from benchmarker.workloads.generation.read_architecture import on_meta
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.source_benchmarker import SourceBenchmarker
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.session import Session, refuse_other_commit, tried
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from benchmarker.quality.judge import Plan
 
 
@@ -82,8 +85,9 @@ class GenerationBench(SourceBenchmarker):
     ) -> None:
         """Wrap an open engine; `stack` closes it."""
         _keep_loaded(job, source.loaded, inputs.checkpoint, session)
-        config, chat_template = inputs.checkpoint.config, job.model.chat_template
-        super().__init__(source, config, device, tokenizer=inputs.tokenizer, chat_template=chat_template)
+        config, template = inputs.checkpoint.config, job.model.chat_template
+        outline = outline_of(job, inputs.checkpoint)
+        super().__init__(source, config, device, tokenizer=inputs.tokenizer, chat_template=template, outline=outline)
         self._job = job
         self._session = session
         self._plan = inputs.plan
@@ -120,6 +124,16 @@ class GenerationBench(SourceBenchmarker):
             del self.source
             fields |= measure_quality(self._plan, subject, self.device, session.terminal)
         return fields
+
+
+def outline_of(job: GenerationJob, checkpoint: Checkpoint) -> PreTrainedModel | None:
+    """Return the model without weights if an engine in another process runs it unquantized on one GPU; else None."""
+    variant, options = job.variant, job.variant.engine_options
+    is_quantized = variant.quant != "fp16" or checkpoint.quantization or options.get("quantization")
+    is_unknown = options.get("speculative") or options.get("gguf", "F16") != "F16" or variant.gpus > 1
+    if variant.engine in MODEL_ENGINES or is_quantized or is_unknown:
+        return None
+    return on_meta(checkpoint.config, "float16" if variant.engine == "llama-cpp" else job.model.dtype)
 
 
 def _check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.monitor import Surroundings
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.measure.repeat import Step
@@ -71,23 +70,22 @@ class SourceBenchmarker(Bench):
         *,
         tokenizer: Any | None = None,
         chat_template: bool = False,
-        device_memory: DeviceMemory | None = None,
+        outline: PreTrainedModel | None = None,
     ) -> None:
         """Wrap an open token source.
 
         Args:
             config: The model's config.json, parsed.
             tokenizer: Tokenizer for text prompts. If None, prompts are random ids.
-            device_memory: Memory of the whole device before the model was loaded, to report its growth.
+            outline: The model without weights, if another process runs it in the outline's type.
         """
         self.source = source
         self.device = device
         self._config = config
-        self._architecture, self.no_demand = self._described()
+        self._architecture, self.no_demand = self._described(outline)
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self.repeats = Repeats(())
-        self._device_memory = device_memory
 
     def run(
         self,
@@ -109,7 +107,6 @@ class SourceBenchmarker(Bench):
                 point,
                 procedure or Procedure(),
                 self.device,
-                device_memory=self._device_memory,
                 after_each=after_each,
                 after_warmup=lambda number, sample: surroundings.read(now=True),
             )
@@ -193,12 +190,13 @@ class SourceBenchmarker(Bench):
             "flags": (*cell.flags, *sorted(self.repeats.flags)),
         }
 
-    def _described(self) -> tuple[Architecture | None, Missing | None]:
-        source, model = self.source, self.source.model
-        if model is None:
-            is_moe = any(self._config.get(name) for name in EXPERT_COUNTS)
+    def _described(self, outline: PreTrainedModel | None) -> tuple[Architecture | None, Missing | None]:
+        source, model = self.source, self.source.model or outline
+        if source.model is None and any(self._config.get(name) for name in EXPERT_COUNTS):
             reason = "the engine runs in a process of its own, which does not count the experts of a step"
-            return None, Missing(error_kind="unsupported", reason=reason) if is_moe else None
+            return None, Missing(error_kind="unsupported", reason=reason)
+        if model is None:
+            return None, None
         described = tried(
             lambda: describe(model, shares=source.shares, kv_value_bytes=source.kv_value_bytes), self.device
         )
@@ -232,13 +230,10 @@ class SourceBenchmarker(Bench):
         # The peak of an external engine is unknown if another program freed memory; this process's would be wrong.
         if self.source.is_elsewhere or peaks:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
-            peak_bytes = max(peaks, default=None)
-            if self.device.kind == "cpu":
-                return {"samples": samples, "memory": Memory(resident_growth_bytes=peak_bytes)}
-            per_gpu = peaks if len(peaks) > 1 else ()
-            used_bytes = memory.device_used_bytes
+            peak_bytes, is_cpu = max(peaks, default=None), self.device.kind == "cpu"
+            used_bytes, per_gpu = memory.device_used_bytes, peaks if len(peaks) > 1 else ()
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=used_bytes, per_gpu_bytes=per_gpu)
-            return {"samples": samples, "memory": on_gpu}
+            return {"samples": samples, "memory": Memory(resident_growth_bytes=peak_bytes) if is_cpu else on_gpu}
         memory = memory.model_copy(update={"graph_pool_bytes": self.source.graph_pool_bytes})
         per_repeat = self.repeats.peaks[-len(samples) :]
         if not any(per_repeat):
@@ -271,7 +266,6 @@ class ModelBenchmarker(SourceBenchmarker):
         device: Device | None = None,
         tokenizer: Any | None = None,
         chat_template: bool = False,
-        device_memory: DeviceMemory | None = None,
     ) -> None:
         """Wrap a model that `load_model` returned.
 
@@ -279,7 +273,6 @@ class ModelBenchmarker(SourceBenchmarker):
             engine: Engine that runs a torch model: eager, cuda_graph, compile or native.
             device: Device of the model. Default: the device of its parameters.
             tokenizer: Tokenizer for text prompts. If None, prompts are random ids.
-            device_memory: Memory of the whole device before the model was loaded, to report its growth.
 
         Raises:
             SpecError: There is no such engine, or it loads its models itself.
@@ -291,5 +284,4 @@ class ModelBenchmarker(SourceBenchmarker):
             device,
             tokenizer=tokenizer,
             chat_template=chat_template,
-            device_memory=device_memory,
         )

@@ -1,11 +1,13 @@
 """Bytes and FLOPs of described architectures equal a step counted by operator, and values computed by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
+from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.dummy import empty_model
 from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.read_model import model_errors
@@ -15,11 +17,13 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.architecture import DESCRIBED, Architecture
 from benchmarker.workloads.generation.expert_routing import experts_per_step
+from benchmarker.workloads.generation.generation_bench import outline_of
 from benchmarker.workloads.generation.read_architecture import describe
 from benchmarker.workloads.generation.source_benchmarker import ModelBenchmarker, SourceBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 from tests.architectures import ARCHITECTURES, small_model
 from tests.counted import cache_tensors, counted_step
+from tests.jobs import job_of
 
 CONTEXT = 33
 
@@ -143,6 +147,23 @@ def test_cell_records_the_experts_per_step() -> None:
     assert bench.no_demand is None
     # transformers' grouped product reads the experts in place.
     assert single.demand.copied_bytes is None
+
+
+def test_unquantized_model_in_another_process_has_the_demand_of_the_loaded_model(tmp_path: Path) -> None:
+    model = small_model("qwen3")
+    checkpoint = Checkpoint(tmp_path, "some/model", None, dummy=False, config=model.config.to_dict())
+    outline = outline_of(job_of(form={"quant": "fp16", "engine": "vllm"}, model={"dtype": "bfloat16"}), checkpoint)
+    bench = SourceBenchmarker(TokenSource(), checkpoint.config, CpuDevice(), outline=outline)
+    point = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(2,)).points()[0]
+    assert bench.cell(point).demand == ModelBenchmarker(model).cell(point).demand
+    for form in (
+        {"quant": "fp16", "engine": "vllm", "gpus": 2},
+        {"quant": "fp16", "engine": "vllm", "engine_options": ["quantization=fp8"]},
+        {"quant": "fp16", "engine": "llama-cpp", "engine_options": ["gguf=Q8_0"]},
+        {"quant": "gptq", "engine": "vllm"},
+        {"quant": "fp16"},
+    ):
+        assert outline_of(job_of(form=form), checkpoint) is None
 
 
 def test_external_engine_has_no_floor_for_a_mixture_of_experts() -> None:
