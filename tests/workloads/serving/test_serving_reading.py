@@ -264,6 +264,15 @@ def test_charts_have_a_line_for_each_variant(tmp_path):
     assert all(name in to_svg(charts[0]) for name in ("fp16", "gptq"))
 
 
+def test_charts_leave_out_values_that_the_tables_call_wide():
+    from benchmarker.workloads.serving.reading.serving_charts import _points
+
+    (row,) = compare_records([measured("fp16", FAST, concurrencies=[4])]).rows
+    assert len(_points([row])) == 1
+    wide = replace(row.metrics["user_tokens"], low=10.0, high=50.0)
+    assert _points([replace(row, metrics={**row.metrics, "user_tokens": wide})]) == []
+
+
 def test_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
     # A step takes 10 ms, and 0.495 ms more for each further request in the server: 29.8 ms with 41.
     server = SimulatedServer(0.1, 0.010, per_request=0.0495)

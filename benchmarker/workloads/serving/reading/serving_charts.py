@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.rows import headline
+from benchmarker.comparison.rows import headline, shown_value
 from benchmarker.report.charts.curves import board_chart, curve_chart
 from benchmarker.report.charts.speed import speed_chart
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot, series_of
@@ -28,7 +28,7 @@ def charts_of(results: Comparison) -> list[Chart]:
         axis="rate",
         title="TTFT p99 over the rate",
         horizontal="requests per second (Poisson)",
-        value_of=lambda row: 1e3 * p99.value if (p99 := row.metrics.get("ttft_p99")) else None,
+        value_of=lambda row: shown_value(row.metrics.get("ttft_p99"), scale=1e3),
         vertical="TTFT p99, ms, lower is better",
         name="ttft-rate",
     )
@@ -72,8 +72,6 @@ def interactivity_chart(rows: Sequence[ServingRow], looks: dict[str, Series]) ->
 
 
 def _points(rows: Sequence[ServingRow]) -> list[tuple[float, float]]:
-    return [
-        (row.metrics["user_tokens"].value, row.metrics["output_tokens"].value)
-        for row in rows
-        if {"user_tokens", "output_tokens"} <= row.metrics.keys() and not row.is_withheld
-    ]
+    names = ("user_tokens", "output_tokens")
+    pairs = [[shown_value(row.metrics.get(name)) for name in names] for row in rows if not row.is_withheld]
+    return [(of_user, of_all) for of_user, of_all in pairs if of_user is not None and of_all is not None]
