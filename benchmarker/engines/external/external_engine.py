@@ -25,7 +25,7 @@ from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 FACTS_S = 60.0
-TRACE_S = 120.0  # Time limit for writing a trace.
+TRACE_S = 120.0  # Time limit for starting the profiler, and for writing a trace.
 
 
 class ExternalEngine(Engine):
@@ -165,8 +165,10 @@ class ExternalSource(TokenSource):
 
     def trace(self, work: Callable[[], object], path: Path) -> None:
         self.driver.request("start_trace", limit_s=TRACE_S)
-        work()
-        self.driver.request("stop_trace", limit_s=TRACE_S, path=str(path))
+        try:
+            work()
+        finally:  # Later measurements must not run under the profiler.
+            self.driver.request("stop_trace", limit_s=TRACE_S, path=str(path))
 
     def facts(self) -> EngineFacts:
         answer = self.driver.request("facts", limit_s=FACTS_S)
