@@ -69,7 +69,7 @@ def _fewer_bytes(timed: Timed) -> str:
     if timed.floor is None or timed.floor.fewer <= 0:
         return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
     forms = f"{code('--quant gptq')} and {code('--quant bnb4')} read 4 bits"
-    if (engine := _record(timed).engine) and engine.experts:
+    if _is_external(timed) or ((engine := _record(timed).engine) and engine.experts):
         forms = f"{code('--engine vllm --engine-option quantization=fp8')} reads 8 bits, experts included"
     return f"Fewer bytes a token make it faster: {forms}."
 
@@ -95,7 +95,7 @@ def _better_products(timed: Timed) -> str:
 
 
 def _limit_of_products(timed: Timed) -> str:
-    if _is_external(timed):
+    if _is_external(timed) and _record(timed).limits:
         return "The engine does not report the bytes that the products read; fewer bits a weight may help."
     return (
         f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "

@@ -223,12 +223,13 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
     weights = [load.weight_bytes for load in loads] or [each.weight_bytes for each in externals if each.weight_bytes]
     weight_bytes = max(weights, default=None)
     peaks = [cell.memory.peak_allocated_bytes for _, cell in good if cell.memory.peak_allocated_bytes is not None]
+    gpus = records[0].variant.gpus
     setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]
     kernels = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
     return {
         "model": records[0].model.id,
         "weight_bytes": weight_bytes,
-        "working_bytes": max(0, max(peaks) - weight_bytes) if peaks and weight_bytes else None,
+        "working_bytes": max(0, max(peaks) - weight_bytes) if peaks and weight_bytes and gpus == 1 else None,
         "reserved_kv_bytes": max((each.kv_cache_bytes for each in externals if each.kv_cache_bytes), default=None),
         "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
         "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
@@ -241,7 +242,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "surroundings": records[0].variant.engine,
         "mixes_prefill": records[0].mixes_prefill and any(cell.batch_size > 1 for _, cell in good),
         "caption": ENERGY_CAPTION if energy else "",
-        "is_divided": records[0].variant.gpus > 1 and records[0].variant.split == "tensors",
+        "is_divided": gpus > 1 and records[0].variant.split == "tensors",
         "has_random_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),
         "step_divergence": newest_check(records),

@@ -194,7 +194,7 @@ def _allows(row: Row, why: str, limits: Limits | None, *, has_unknown_bytes: boo
             f"{where}, reading what a token needs takes {percent(row.mbu)} of its {ms(row.tpot.value)} at the measured "
             f"bandwidth, so that all else is at most {percent(remainder)} of it"
         )
-    if row.weight_bytes is None or has_unknown_bytes:
+    if row.weight_bytes is None or has_unknown_bytes or row.is_divided:
         return f"{where}, a token takes {ms(row.tpot.value)}; its bytes are not known"
     rate = significant(row.weight_bytes / row.tpot.value / 1e9, 3)
     bandwidth = f"is {significant(limits.bytes_per_s / 1e9, 3)} GB/s" if limits else "was not measured"
