@@ -235,7 +235,7 @@ class Ranks:
             failures = [failure for number in beats if (failure := self._checked(store, number, beats))]
             if failures:
                 # A rank that was killed reports nothing, but its neighbours report that they lost the connection.
-                failure = next((failure for failure in failures if failure.kind == "crash"), failures[0])
+                failure = min(failures, key=lambda failure: failure.kind == "other")
                 self._end(failure)
                 self._free(failure)
                 return
