@@ -5,7 +5,7 @@ An engine runs in this process (decoders/) or in a process of its own (external/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,12 +44,15 @@ def refuse_device(engine: str, device: Device) -> None:
 HEADS = {"num_attention_heads": "attention heads", "num_key_value_heads": "key and value heads"}
 
 
-def why_uneven(checkpoint: Checkpoint, gpus: int, *, fields: Iterable[str] = HEADS) -> str | None:
-    """Return why GPUs cannot share the model's heads equally; None if they can. `fields`: names in the config."""
+def why_uneven(checkpoint: Checkpoint, gpus: int, *, copies: bool = False) -> str | None:
+    """Return why GPUs cannot share the heads equally, else None. `copies`: GPUs may share key and value heads."""
     config = checkpoint.config.get("text_config") or checkpoint.config
-    uneven = (f"{count} {HEADS[name]}" for name in fields if (count := config.get(name) or gpus) % gpus)
+    counts = {words: config.get(name) or gpus for name, words in HEADS.items()}
+    if copies and gpus % counts["key and value heads"] == 0:
+        del counts["key and value heads"]
+    uneven = next((f"{count} {words}" for words, count in counts.items() if count % gpus), None)
     reason = f"which {gpus} GPUs cannot share equally; choose a number that divides them"
-    return next((f"{checkpoint.model_id} has {heads}, {reason}" for heads in uneven), None)
+    return uneven and f"{checkpoint.model_id} has {uneven}, {reason}"
 
 
 @dataclass(frozen=True)

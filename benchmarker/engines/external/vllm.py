@@ -48,8 +48,7 @@ class VllmEngine(CheckpointEngine):
                 f"vLLM's {options.quantization} quantizes experts alone, so that a dense model would run in 16 bit "
                 "under that label; use quantization=fp8_per_channel, or a quantized checkpoint"
             )
-        # vLLM copies key and value heads if there are fewer than GPUs.
-        uneven = why_uneven(checkpoint, form.gpus, fields=("num_attention_heads",))
+        uneven = why_uneven(checkpoint, form.gpus, copies=True)
         return uneven or super().why_not_taken(form, checkpoint)
 
     def arguments(
@@ -67,8 +66,7 @@ class VllmEngine(CheckpointEngine):
             "cpu_kv_cache_gib": options.cpu_kv_cache_gib if device.kind == "cpu" else None,
         }
         if form.gpus > 1:
-            # FlashInfer's kernel for the sum over GPUs and the norm after it is compiled for minutes at the first
-            # start, and takes memory that is shared by NVLink multicast.
+            # FlashInfer compiles its fused sum and norm for minutes, and shares memory by NVLink multicast.
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
         if options.speculative:
             method, tokens, draft = speculation_of(options.speculative)
