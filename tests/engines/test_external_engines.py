@@ -190,8 +190,8 @@ def test_sections_of_vllms_trace_are_those_of_our_profiles():
 
 
 def test_steps_that_check_drafts_are_decode_steps_in_vllms_trace(tmp_path):
-    # Three prompt tokens, one new token, and one new token with two drafts.
-    steps = [({"a": 3}, {}), ({"a": 1}, {}), ({"a": 3}, {"a": [7, 8]})]
+    # Three prompt tokens, one new token, one new token with two drafts, and a prompt of one token.
+    steps = [({"a": 3}, {}, ["a"]), ({"a": 1}, {}, []), ({"a": 3}, {"a": [7, 8]}, []), ({"b": 1}, {}, ["b"])]
 
     class Worker:
         device, rank = "cpu", 0
@@ -204,12 +204,14 @@ def test_steps_that_check_drafts_are_decode_steps_in_vllms_trace(tmp_path):
 
     wrapper = SimpleNamespace(worker=Worker())
     VLLM_DRIVER["_start_trace"](wrapper)
-    for counts, drafts in steps:
-        scheduled = SimpleNamespace(num_scheduled_tokens=counts, scheduled_spec_decode_tokens=drafts)
+    for counts, drafts, new in steps:
+        scheduled = SimpleNamespace(
+            num_scheduled_tokens=counts, scheduled_spec_decode_tokens=drafts, scheduled_new_reqs=new
+        )
         wrapper.worker.execute_model(scheduled)
     VLLM_DRIVER["_stop_trace"](wrapper, str(tmp_path / "trace.json"))
     names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
-    assert (names.count(section_mark("prefill")), names.count(section_mark("decode"))) == (1, 2)
+    assert (names.count(section_mark("prefill")), names.count(section_mark("decode"))) == (2, 2)
 
 
 def test_equal_times_have_no_disagreement():

@@ -55,7 +55,7 @@ class Driver:
             if (processes := others["tensor_parallel_size"]) > 1:
                 # By default vLLM gives each process the cores of a NUMA node, and refuses more processes than nodes.
                 cores, threads = sorted(os.sched_getaffinity(0)), int(os.environ["OMP_NUM_THREADS"])
-                each = max(1, threads // processes)
+                each = max(1, min(threads, len(cores)) // processes)
                 shares = [",".join(map(str, cores[rank * each :][:each])) for rank in range(processes)]
                 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "|".join(shares))
         if linear_backend == "humming":
@@ -209,8 +209,8 @@ def _start_trace(wrapper: Any) -> None:
         nonlocal section
         # By launch, because vLLM launches a step before the tokens of the step before are read.
         drafts = scheduled.scheduled_spec_decode_tokens  # A decode step checks them together with the newest token.
-        counts = scheduled.num_scheduled_tokens.items()
-        is_prefill = any(count > 1 + len(drafts.get(request, ())) for request, count in counts)
+        new, counts = scheduled.scheduled_new_reqs, scheduled.num_scheduled_tokens.items()
+        is_prefill = bool(new) or any(count > 1 + len(drafts.get(request, ())) for request, count in counts)
         section = SECTION + ("prefill" if is_prefill else "decode")
         with record_function(section):
             return execute_model(scheduled)
