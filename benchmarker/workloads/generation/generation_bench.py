@@ -130,8 +130,8 @@ def outline_of(job: GenerationJob, checkpoint: Checkpoint) -> PreTrainedModel | 
     """Return the model without weights if an engine in another process runs it unquantized on one GPU; else None."""
     variant, options = job.variant, job.variant.engine_options
     is_quantized = variant.quant != "fp16" or checkpoint.quantization or options.get("quantization")
-    is_unknown = options.get("speculative") or options.get("gguf", "F16") != "F16" or variant.gpus > 1
-    if variant.engine in MODEL_ENGINES or is_quantized or is_unknown:
+    is_unknown = options.keys() & {"speculative", "gpu_layers"} or options.get("gguf", "F16") != "F16"
+    if variant.engine in MODEL_ENGINES or is_quantized or is_unknown or variant.gpus > 1:
         return None
     return on_meta(checkpoint.config, "float16" if variant.engine == "llama-cpp" else job.model.dtype)
 
