@@ -31,8 +31,7 @@ NO_MULTICAST = {
     "NVSHMEM_DISABLE_NVLS": "1",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
 }
-"""Environment variables that turn NVLink multicast off, which is missing in many virtual machines, where collectives
-that use it fail or hang."""
+"""Environment variables that turn NVLink multicast off; collectives that use it hang in many virtual machines."""
 _SET_PARENT_DEATH_SIGNAL = 1
 
 

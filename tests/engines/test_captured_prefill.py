@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders import prefill_decode
+from benchmarker.engines.decoders import prefill_decode, static_kv_cache
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.native import native_decoder
@@ -162,7 +162,7 @@ def test_scoring_and_streaming_use_the_captured_prefill(model: PreTrainedModel) 
         streamed = [token for piece in decoder.stream(ids[:, :tokens], 12, frozenset()) for token in piece]
         assert streamed == list(EagerDecoder(model, CpuDevice()).generate(ids[:, :tokens], 12).tokens[0])
     shape: Any = decoder.shape
-    assert sorted(length for length, _ in shape.prefills) == [32, 64]
+    assert sorted(shape.prefills) == [(32, True), (64, True)]
 
 
 @pytest.mark.slow
@@ -229,3 +229,17 @@ def test_native_without_captured_prefill_runs_the_models_prefill(model: PreTrain
     assert lengths == [26, 1, 1]
     assert decoder.facts().prefill is None
     assert decoder.facts().frames_compiled == 2
+
+
+def test_prompt_at_position_0_attends_to_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    query, (key, value) = torch.randn(2, 4, 5, 16), torch.randn(2, 2, 2, 32, 16)
+    unused = torch.zeros(3)
+    made = []
+    for backend, is_first in ((static_kv_cache.FLASH, True), (static_kv_cache.MATMULS, False)):
+        monkeypatch.setattr(static_kv_cache, "attention_backend", lambda *_, backend=backend, **__: backend)
+        visible = static_kv_cache.SequenceLengths(torch.tensor([5, 5]), unused, unused, is_first=is_first)
+        made += static_kv_cache.attend(
+            torch.nn.Identity(), query, key, value, None, scaling=0.25, sequence_lengths=visible
+        )[:1]
+    torch.testing.assert_close(*made)

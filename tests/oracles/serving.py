@@ -35,7 +35,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "requests": sum(len(load["errors"]) for load in loads.values()),
         "good_requests": sum(good.values()),
         "failed_requests": sum(error is not None for load in loads.values() for error in load["errors"]),
-        "preemptions": max(load["counters"]["preemptions"] for load in loads.values()),
+        "preemptions": sum(load["counters"]["preemptions"] for load in loads.values()),
         "start_s": float(np.median([record["server"]["start_s"] for record in records])),
         "rounds": len(loads),
         "runs": len(loads),

@@ -4,7 +4,7 @@ Every decode step has the same shapes and addresses, as compilers and graph capt
 functions as they are; it is the specification of the faster steps of the engines compile and native.
 
 The prefill of 26 tokens takes a thousand launches from Python, several times as long as the work on the device.
-`CapturedPrefill` records the whole prefill as one graph for each padded length. A shorter prompt is padded on the
+`CapturedPrefill` records a graph for each padded length, at position 0 and later. A shorter prompt is padded on the
 right. Padding changes no token: attention is causal, and decode steps overwrite a padded position before reading it.
 """
 
@@ -211,7 +211,7 @@ class RecordedPrefill:
 
 
 class CapturedPrefill:
-    """Prefill by graph replays. `Shape.prefills` stores the graphs by padded length."""
+    """Prefill by graph replays. `Shape.prefills` stores the graphs by padded length, and by whether they start at 0."""
 
     def __init__(self, step: LibraryStep, capture: Capture | None) -> None:
         self._step = step

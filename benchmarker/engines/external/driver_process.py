@@ -34,7 +34,7 @@ from benchmarker.core.errors import BenchmarkerError, ProcessError, UnsupportedE
 from benchmarker.core.process import NO_MULTICAST, signal_group
 
 CLOSE_S = 5.0
-TRACKER_POLLS, POLL_S = 100, 0.02  # Wait of at most 2 s for the resource tracker.
+TRACKER_POLLS, POLL_S = 100, 0.02  # Wait of at most 2 s for the processes to end.
 READ_BYTES = 1 << 16
 OUT_OF_MEMORY = "out of memory"  # First words of a driver's error if memory ran out.
 
@@ -123,7 +123,7 @@ class Driver:
         """End every process of the group. Shared memory that they leave is removed by Python's resource tracker, which
         ignores SIGTERM and ends after the others."""
         signal_group(self._process.pid, signal.SIGTERM)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             for _ in range(TRACKER_POLLS):
                 self._process.poll()  # A process that has ended exists until its exit status is read.
                 os.killpg(self._process.pid, 0)
