@@ -234,7 +234,7 @@ class Ranks:
         while not self._is_closing.wait(TICK_S):
             failures = [failure for number in beats if (failure := self._checked(store, number, beats))]
             if failures:
-                # A rank that was killed reports nothing, but its neighbours report that they lost the connection.
+                # Ranks that lost the connection to a failed rank report errors of the kind `other`.
                 failure = min(failures, key=lambda failure: failure.kind == "other")
                 self._end(failure)
                 self._free(failure)
