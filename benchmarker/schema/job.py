@@ -35,9 +35,27 @@ class VariantBase(Plain):
 
 
 class GridBase(Plain):
-    def points(self) -> Sequence[Any]:
+    exclude: tuple[dict[str, int | float | str], ...] = ()
+    """Cells left out: those with all values of an entry, such as {prompt_tokens: 4096, batch_size: 128}."""
+
+    def points(self) -> list[Any]:
         """Return every cell as a named tuple, the smallest first, so that lack of memory affects only larger cells."""
+        points = self.combinations()
+        for entry in self.exclude:
+            points = [point for point in points if not entry.items() <= point._asdict().items()]
+        return list(points)
+
+    def combinations(self) -> Sequence[Any]:
+        """Return every combination of the axes' values, also those excluded."""
         raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _exclude_names_axes(self) -> Self:
+        for axis in {axis for entry in self.exclude for axis in entry} - self.__class__.model_fields.keys():
+            raise ValueError(f"exclude: no axis '{axis}'{did_you_mean(axis, self.__class__.model_fields)}")
+        if self.exclude and not self.points():
+            raise ValueError("exclude leaves no cell")
+        return self
 
     def point_key(self, point: Any) -> dict[str, Any]:
         """Return the values of a point that determine its result."""

@@ -36,8 +36,8 @@ class Option:
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
 """Default heading in --help of each group of fields."""
-HIDDEN = ("procedure.rounds", "variant.variant")
-"""Fields without an option in `field_options`: `rounds` belongs to sweeps, and every run has `--variant`."""
+HIDDEN = ("procedure.rounds", "variant.variant", "grid.exclude")
+"""Fields without an option in `field_options`: `rounds` and `exclude` belong to sweeps; every run has `--variant`."""
 COMMON = {
     **dict.fromkeys(("--config", "--job", "--variant", "--device", "--output", "--find-limit"), True),
     **dict.fromkeys(("--quiet", "--verbose"), False),

@@ -54,6 +54,12 @@ def test_cells_of_a_batch_size_are_sorted_by_depth() -> None:
         Grid(depth=(-1,))
 
 
+def test_excluded_cells_are_left_out() -> None:
+    exclude = ({"prompt_tokens": 26, "batch_size": 8}, {"batch_size": 32})
+    points = Grid(prompt_tokens=(3, 26), new_tokens=(50,), batch_size=(1, 8, 32), exclude=exclude).points()
+    assert [(point.prompt_tokens, point.batch_size) for point in points] == [(3, 1), (26, 1), (3, 8)]
+
+
 def test_cells_of_different_depths_have_different_keys() -> None:
     keys = {
         result_key(job_with(), point, environment())
@@ -71,6 +77,8 @@ MISTAKES = {
     ),
     MINIMAL + "procedure: {run: 5}\n": "procedure: no key 'run'; did you mean 'runs'?",
     MINIMAL + "grid: {new_tokens: [0]}\n": "grid.new_tokens[0]: input should be greater than 0, not 0",
+    MINIMAL + "grid: {exclude: [{batch: 8}]}\n": "grid: exclude: no axis 'batch'; did you mean 'batch_size'?",
+    MINIMAL + "grid: {exclude: [{batch_size: 1}]}\n": "grid: exclude leaves no cell",
     MINIMAL + "grid: {new_tokens: [-5]}\n": "grid.new_tokens[0]: input should be greater than 0, not -5",
     MINIMAL + "grid: {new_tokens: ['50']}\n": "grid.new_tokens[0]: input should be a valid integer, not '50'",
     MINIMAL + "model: {revision: 1234567}\n": "model.revision: input should be a valid string, not 1234567",

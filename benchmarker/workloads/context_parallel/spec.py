@@ -58,7 +58,7 @@ class ContextParallelGrid(GridBase):
     mode: Annotated[tuple[PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
     """`forward` as in inference; `forward_backward` adds the gradients of queries, keys and values."""
 
-    def points(self) -> list[ContextParallelPoint]:
+    def combinations(self) -> list[ContextParallelPoint]:
         """Return every cell, smallest first. Cells with equal `ranks` are adjacent and use the same processes."""
         return sorted({ContextParallelPoint(*cell) for cell in product(self.ranks, self.seq_len, self.mode)})
 

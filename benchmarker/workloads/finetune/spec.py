@@ -121,7 +121,7 @@ class FinetuneGrid(GridBase):
     accumulate: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Micro-batches per step."""
 
-    def points(self) -> list[FinetunePoint]:
+    def combinations(self) -> list[FinetunePoint]:
         cells = {FinetunePoint(*axes) for axes in product(self.seq_len, self.batch_size, self.accumulate)}
         return sorted(cells, key=lambda point: (point.seq_len * point.batch_size, point))
 

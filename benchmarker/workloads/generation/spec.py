@@ -117,7 +117,7 @@ class Grid(GridBase):
             raise ValueError("no prompt: give prompt_tokens or prompts")
         return self
 
-    def points(self) -> list[Point]:
+    def combinations(self) -> list[Point]:
         sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
             (length, None) for length in self.prompt_tokens
         ]

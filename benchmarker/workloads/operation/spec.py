@@ -45,7 +45,7 @@ class LengthGrid(GridBase):
                 raise ValueError(f"tokens: {tokens} is not a multiple of seq_len {seq_len}")
         return self
 
-    def points(self) -> list[LengthPoint]:
+    def combinations(self) -> list[LengthPoint]:
         sizes = [(seq_len, tokens // seq_len) for tokens, seq_len in product(self.tokens, self.seq_len)]
         sizes = sizes or list(product(self.seq_len, self.batch_size))
         return sorted({LengthPoint(*size, mode) for size, mode in product(sizes, self.mode)})

@@ -83,7 +83,7 @@ class ServingGrid(GridBase):
     rate: tuple[RequestRate, ...] = ()
     """Requests per second that arrive at random (Poisson), in place of a concurrency."""
 
-    def points(self) -> list[ServingPoint]:
+    def combinations(self) -> list[ServingPoint]:
         """Return every cell: closed loops with rising concurrency, then open loops with rising rate."""
         concurrencies = self.concurrency if self.concurrency or self.rate else CONCURRENCIES
         loads = [(users, 0.0) for users in sorted(concurrencies)] + [(0, float(rate)) for rate in sorted(self.rate)]
