@@ -149,6 +149,7 @@ class Driver:
         if self._context:
             facts["settings"]["context_tokens"] = api.llama_n_ctx(self._context)
             facts["settings"]["sequences"] = api.llama_n_seq_max(self._context)
+            facts["settings"]["ubatch_tokens"] = api.llama_n_ubatch(self._context)
         return facts
 
     def close(self) -> None:
@@ -168,6 +169,8 @@ class Driver:
             self._context, self._filled = None, []
         parameters = self._api.llama_context_default_params()
         parameters.n_ctx, parameters.n_seq_max, parameters.n_batch = sequences * tokens, sequences, batch
+        if self._settings["gpu_layers"]:
+            parameters.n_ubatch = DEFAULT_BATCH  # The default of 512 leaves a GPU idle in long prompts.
         parameters.n_threads = parameters.n_threads_batch = self._settings["threads"]
         parameters.flash_attn_type = int(self._settings["flash_attention"])
         self._context = self._api.llama_init_from_model(self._model, parameters)
