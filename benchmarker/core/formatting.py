@@ -103,6 +103,11 @@ def abridged(texts: Sequence[str], maximum: int, *, separator: str = ", ") -> st
     return separator.join(texts[:maximum]) + more
 
 
+def range_text(texts: Sequence[str]) -> str:
+    """Return the first and the last of texts in ascending order: `36 to 62`, or only `36` if they are equal."""
+    return " to ".join(dict.fromkeys((texts[0], texts[-1])))
+
+
 def approximate_duration(duration_s: float) -> str:
     """Format `less than a minute`, `about 12 min`, `about 2 h 40 min`, `about 1.7 days`."""
     minutes = round(duration_s / 60)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_words, keys_of, listed
-from benchmarker.core.formatting import approximate_duration, percent, plural
+from benchmarker.core.formatting import approximate_duration, percent, plural, range_text
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.record import DISTURBING, Flag, RunRecord, median_latency_s, status_words
@@ -84,7 +84,7 @@ def _procedure(records: Sequence[RunRecord]) -> str:
                 # The disturbed cells of a round were measured again in another process.
                 rounds[record.variant.name, key].add(record.moment if record.sweep else record.run_id)
     days = sorted({record.started_at[:10] for record in records})
-    when = plain_line(days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")
+    when = plain_line(range_text(days))
     if not rounds:
         return f"0 valid cells, {when}"
     least, most = min(map(len, rounds.values())), max(map(len, rounds.values()))

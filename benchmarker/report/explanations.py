@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.results import lines_by_sweep
 from benchmarker.comparison.rows import cell_words, listed
-from benchmarker.core.formatting import MISSING, percent, plural, rate
+from benchmarker.core.formatting import MISSING, percent, plural, range_text, rate
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, code, plain_line
 from benchmarker.explain.explain import NOT_TESTED, Explanation, part_names
 from benchmarker.explain.phases import Ceiling
@@ -126,15 +126,12 @@ def _main_share(explanation: Explanation) -> Share:
 
 
 def _range(shares: Sequence[Share]) -> str:
-    least, most = min(shares, key=lambda share: share.of_total), max(shares, key=lambda share: share.of_total)
-    if least is most:
+    least, *others = sorted(shares, key=lambda share: share.of_total)
+    if not others:
         return share_words(least)
-    gains = sorted(share.speed_up for share in shares)
-    how = "with less" if least.name == "floor" else "without"
-    return (
-        f"{least.label} {percent(least.of_total).removesuffix(' %')} to {percent(most.of_total)} "
-        f"({gains[0]:.2f}x to {gains[-1]:.2f}x {how})"
-    )
+    parts = range_text([percent(share.of_total).removesuffix(" %") for share in (least, *others)])
+    gains = range_text([f"{gain:.2f}x" for gain in sorted(share.speed_up for share in shares)])
+    return f"{least.label} {parts} % ({gains} {'with less' if least.name == 'floor' else 'without'})"
 
 
 def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
@@ -194,4 +191,5 @@ def ceiling_words(ceiling: Ceiling, unit: str) -> str:
     most = rate(ceiling.per_s, unit)
     if ceiling.least_per_s is None:
         return f"at most {most}, the kernels' time alone"
-    return f"{rate(ceiling.least_per_s, unit).split()[0]} to {most}"
+    number, noun = most.split()
+    return f"{range_text([rate(ceiling.least_per_s, unit).split()[0], number])} {noun}"

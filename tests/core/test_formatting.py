@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.core.formatting import GIB, gib, seconds, significant, times, with_spread
+from benchmarker.core.formatting import GIB, gib, range_text, seconds, significant, times, with_spread
 from benchmarker.core.stats import Estimate, Ratio
 
 
@@ -60,6 +60,11 @@ def test_numbers_have_four_significant_digits(number, text):
 )
 def test_estimates_have_four_digits_and_their_spread(measured, text):
     assert with_spread(measured) == text
+
+
+def test_a_range_of_equal_texts_is_one_text():
+    assert range_text(["35", "41", "159"]) == "35 to 159"
+    assert range_text(["45", "45"]) == range_text(["45"]) == "45"
 
 
 @pytest.mark.parametrize(

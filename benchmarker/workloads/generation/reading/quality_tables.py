@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarker.comparison.rows import listed
-from benchmarker.core.formatting import MISSING, decimal, percent, significant
+from benchmarker.core.formatting import MISSING, decimal, percent, range_text, significant
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.columns import number_column
 from benchmarker.schema.quality import (
@@ -234,12 +234,11 @@ def _incomparable(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def _noise(qualities: Sequence[tuple[str, Quality]]) -> str:
-    floors = [quality.noise.kl_mean for _, quality in qualities]
-    ends = dict.fromkeys((_three_digits(min(floors)), _three_digits(max(floors))))
+    floors = range_text([_three_digits(floor) for floor in sorted(quality.noise.kl_mean for _, quality in qualities)])
     by_step = any(quality.is_baseline and quality.path == "step" for _, quality in qualities)
     source = "by its own decode step" if by_step else "run twice"
     return (
-        f"Noise floor: {' to '.join(ends)}, the baseline's divergence from itself, {source}; a divergence that is not "
+        f"Noise floor: {floors}, the baseline's divergence from itself, {source}; a divergence that is not "
         f"above it is {INDISTINGUISHABLE}."
     )
 

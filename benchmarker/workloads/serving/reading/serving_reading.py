@@ -12,7 +12,7 @@ from typing import Any
 from benchmarker.comparison.crossing import SizeWords
 from benchmarker.comparison.invariants import Check, equal
 from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of, listed
-from benchmarker.core.formatting import percent
+from benchmarker.core.formatting import percent, range_text
 from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import plain_caveats
 from benchmarker.schema.record import status_words
@@ -193,7 +193,8 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
         )
     starts = {plain_line(row.variant): row.starts_s for row in rows if row.starts_s}
     if any(max(starts_s) > UNEVEN_STARTS * min(starts_s) for starts_s in starts.values()):
-        spans = [f"{name} {min(starts_s):.0f} to {max(starts_s):.0f} s" for name, starts_s in starts.items()]
+        texts = {name: [f"{start_s:.0f}" for start_s in sorted(starts_s)] for name, starts_s in starts.items()}
+        spans = [f"{name} {range_text(each)} s" for name, each in texts.items()]
         lines.append(
             f"Servers took different times to start, of which start s is the median: {', '.join(spans)}. The first "
             "start on a host may compile the model."
