@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarker.comparison.rows import CellKey, Circumstance, cell_of, keys_of
+from benchmarker.comparison.rows import CellKey, Circumstance, cell_of, grouped, keys_of
 from benchmarker.core.errors import COMPUTING, ResultsError
 from benchmarker.core.formatting import plural
 from benchmarker.core.tables import plain_line
@@ -189,16 +189,11 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
     Only records with the same device and cells must have the same choices, because an engine's choice may depend on
     both. A record that lacks a choice agrees with all records.
     """
-    by_name: dict[str, list[RunRecord]] = defaultdict(list)
-    for record in records:
-        by_name[record.variant.name].append(record)
     differences = []
-    for name, members in by_name.items():
+    for name, members in grouped((record.variant.name, record) for record in records).items():
         fields = dict.fromkeys(field for record in members for field in record.form)
         values = {field: Counter(record.form.get(field, "unset") for record in members) for field in fields}
-        by_cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
-        for record in members:
-            by_cells[record.environment.device.name, *keys_of(record)].append(record)
+        by_cells = grouped(((record.environment.device.name, *keys_of(record)), record) for record in members)
         for alike in by_cells.values():
             for field in alike[0].choices:
                 chosen = Counter(value for record in alike if (value := record.choices[field]))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of, listed, with_ends
+from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, grouped, keys_of, listed, with_ends
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import estimate, geometric_mean
@@ -86,12 +86,9 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
 
 def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[str]]) -> list[str]:
     """Return the distinct lines of all sweeps. If only some sweeps have a line, their names precede it."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, side in (results.sides or {"": results}).items():
-        for line in dict.fromkeys(lines_of(cast("ResultsT", side))):
-            names[line].append(name)
-    shared = max(len(results.sides), 1)
-    return [line if len(of) == shared else f"{listed(of)}: {line}" for line, of in names.items()]
+    sides = cast("Mapping[str, ResultsT]", results.sides or {"": results})
+    names = grouped((line, name) for name, side in sides.items() for line in dict.fromkeys(lines_of(side)))
+    return [line if len(of) == len(sides) else f"{listed(of)}: {line}" for line, of in names.items()]
 
 
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 RowT = TypeVar("RowT", bound="Row")
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, order=True)
@@ -309,6 +311,14 @@ def cell_words(key: CellKey | None) -> str:
 def listed(names: Iterable[str]) -> str:
     *others, last = dict.fromkeys(map(plain_line, names))
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
+    """Return the values of (key, value) pairs by key."""
+    groups: dict[KeyT, list[ValueT]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 Circumstance = Callable[[Any], str | None]

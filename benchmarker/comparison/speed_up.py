@@ -16,16 +16,14 @@ shown as a number, but as the outlier round or, if no round is an outlier, as th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from benchmarker.comparison.rows import Row, RowT, headline, is_wide, number_text, outlier_round
+from benchmarker.comparison.rows import KeyT, Row, RowT, headline, is_wide, number_text, outlier_round
 from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 from benchmarker.schema.record import Moment
 
-KeyT = TypeVar("KeyT", bound=Hashable)
 Circumstances = Mapping[str, object] | None
 """Device and settings by variant; rounds are paired if they are equal. None for sweeps that share no rounds."""
 

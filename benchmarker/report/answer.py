@@ -7,7 +7,6 @@ significant differences and the command that measures more rounds. It contains o
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any
 
 from benchmarker.comparison.ranking import UNDECIDED, Ranking, ranking_of
 from benchmarker.comparison.recommend import Candidate, LimitCheck, Recommendation
-from benchmarker.comparison.rows import Results, Row, cell_words, is_wide, listed, number_text
+from benchmarker.comparison.rows import Results, Row, cell_words, grouped, is_wide, listed, number_text
 from benchmarker.core.formatting import approximate_duration, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_decide
 from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
@@ -164,10 +163,9 @@ def round_s(records: Sequence[RunRecord]) -> float | None:
 
     The median ignores pauses, such as the one before a resumed sweep. None if no sweep has two processes.
     """
-    starts: dict[str, list[float]] = defaultdict(list)
-    for record in records:
-        if record.sweep:
-            starts[record.sweep].append(datetime.fromisoformat(record.started_at).timestamp())
+    starts = grouped(
+        (record.sweep, datetime.fromisoformat(record.started_at).timestamp()) for record in records if record.sweep
+    )
     spans = [later - earlier for times in starts.values() for earlier, later in pairwise(sorted(times))]
     variants = len({record.variant.name for record in records})
     return variants * statistics.median(spans) if spans else None

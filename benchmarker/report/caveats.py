@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_words, keys_of, listed
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, grouped, keys_of, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural, range_text
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import code, plain_line
@@ -142,11 +142,10 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
 
 def reference_note(rows: Sequence[Row]) -> list[str]:
     """Return `["Speed-up is relative to fp16."]`; an empty list if no row has a speed-up."""
-    sweeps: dict[str, list[str]] = defaultdict(list)
-    for sweep in dict.fromkeys(row.sweep for row in rows if row.speed_up):
-        sweeps[_reference_words([row for row in rows if row.sweep == sweep])].append(sweep)
+    compared = dict.fromkeys(row.sweep for row in rows if row.speed_up)
+    sweeps = grouped((_reference_words([row for row in rows if row.sweep == sweep]), sweep) for sweep in compared)
     if len(sweeps) > 1:
-        return [f"Speed-up is relative to {listed(f'{words} in {listed(names)}' for words, names in sweeps.items())}."]
+        return [f"Speed-up is relative to {listed(f'{words} in {listed(of)}' for words, of in sweeps.items())}."]
     within = " of the same sweep" if any(row.sweep for row in rows) else ""
     return [f"Speed-up is relative to {words}{within}." for words in sweeps]
 
@@ -256,30 +255,21 @@ def shorten(identity: str, letters: int) -> str:
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
     """Return the names of the variants by `value_of(record)`. Records for which this is None are skipped."""
-    variants: dict[str, dict[str, None]] = {}
-    for record in records:
-        if value := value_of(record):
-            variants.setdefault(value, {})[record.variant.name] = None
-    return {value: list(members) for value, members in variants.items()}
+    return grouped(dict.fromkeys((value, record.variant.name) for record in records if (value := value_of(record))))
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
     """Return a line for each reason that rows failed for, then lines on failed rounds. Invalid rows are left out."""
-    return _failed_rows([row for row in rows if row.status != "invalid"]) + _failed_rounds(rows)
+    return _failed_rows([row for row in rows if row.status not in ("ok", "invalid")]) + _failed_rounds(rows)
 
 
 def _failed_rows(rows: Sequence[Row]) -> list[str]:
     # A reason of several variants, such as an unreachable hub, is printed once, even if numbers in its text differ.
-    alike: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if row.status != "ok":
-            alike[re.sub(r"\d+", "#", _why(row.status, row.reason or ""))][row.variant].append(row)
+    alike = grouped((re.sub(r"\d+", "#", _why(row.status, row.reason or "")), row) for row in rows)
     lines = []
-    for by_variant in alike.values():
-        by_place: dict[str, list[Row]] = defaultdict(list)
-        for members in by_variant.values():
-            by_place[_where(members)] += members
-        for where, members in by_place.items():
+    for failed_alike in alike.values():
+        by_variant = grouped((row.variant, row) for row in failed_alike).values()
+        for where, members in grouped((_where(of_one), row) for of_one in by_variant for row in of_one).items():
             variants = names(dict.fromkeys(row.variant for row in members))
             first, *others = dict.fromkeys(_why(row.status, row.reason or "") for row in members)
             lines.append(f"{variants}{where}: {first}{f' (the first of {len(others) + 1})' if others else ''}")
@@ -287,17 +277,17 @@ def _failed_rows(rows: Sequence[Row]) -> list[str]:
 
 
 def _failed_rounds(rows: Sequence[Row]) -> list[str]:
-    alike: dict[tuple[bool, str], list[tuple[Row, Failure]]] = defaultdict(list)
-    for row in rows:
-        for failure in row.failures:
-            kind = re.sub(r"\d+", "#", f"{failure.status} {failure.reason}")
-            alike[failure.is_repeated, kind].append((row, failure))
+    alike = grouped(
+        ((failure.is_repeated, re.sub(r"\d+", "#", f"{failure.status} {failure.reason}")), (row, failure))
+        for row in rows
+        for failure in row.failures
+    )
     lines = []
     for (is_repeated, _), members in alike.items():
         parts = []
-        for variant in dict.fromkeys(row.variant for row, _ in members):
-            failures = [(row, failure.round + 1) for row, failure in members if row.variant == variant]
-            rounds, where = sorted({number for _, number in failures}), _where([row for row, _ in failures])
+        for variant, failures in grouped((row.variant, (row, failure)) for row, failure in members).items():
+            rounds = sorted({failure.round + 1 for _, failure in failures})
+            where = _where([row for row, _ in failures])
             parts.append(f"{plain_line(variant)} round{'s' * (len(rounds) > 1)} {listed(map(str, rounds))}{where}")
         first, intro = members[0][1], "; the first" if len(members) > 1 else ""
         what = f"{'measured again' if is_repeated else 'left out'}: {'; '.join(parts)}{intro}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.results import lines_by_sweep
-from benchmarker.comparison.rows import cell_words, listed
+from benchmarker.comparison.rows import cell_words, grouped, listed
 from benchmarker.core.formatting import MISSING, percent, plural, range_text, rate
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, code, plain_line
 from benchmarker.explain.explain import NOT_TESTED, Explanation, part_names
@@ -31,10 +30,7 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     workload = workload_of(comparison.workload)
     explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
     missing = [explanation for explanation in comparison.explained if isinstance(explanation, NotExplained)]
-    owners: dict[str, list[str]] = defaultdict(list)
-    for each in explained:
-        for fact in (*each.proof.lines, *each.notes):
-            owners[fact].append(each.variant)
+    owners = grouped((fact, each.variant) for each in explained for fact in (*each.proof.lines, *each.notes))
     shared = {fact: names for fact, names in owners.items() if len(names) > 1}
     # A single variant has its reason and advice below.
     printed = comparison.reasons if len(comparison.explained) > 1 else ()
@@ -91,16 +87,14 @@ def without_why(explanations: Sequence[Explanation | NotExplained]) -> str:
 
 def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ...]:
     """Return a short paragraph per bottleneck. Variants with the same bottleneck and advice share a paragraph."""
-    causes: dict[tuple[str, str], list[Explanation]] = defaultdict(list)
-    warnings: dict[str, list[str]] = defaultdict(list)
-    unexplained = []
-    for explanation in explanations:
-        for line in explanation.proof.warnings if explanation.proof else ():
-            warnings[line].append(explanation.variant)
-        if isinstance(explanation, Explanation):
-            causes[explanation.verdict.bound, explanation.verdict.advice].append(explanation)
-        elif explanation.least_share:
-            unexplained.append(f"{bold(plain_line(explanation.variant))} {_why_not(explanation)}")
+    explained = [each for each in explanations if isinstance(each, Explanation)]
+    causes = grouped(((each.verdict.bound, each.verdict.advice), each) for each in explained)
+    warnings = grouped((line, each.variant) for each in explanations if each.proof for line in each.proof.warnings)
+    unexplained = [
+        f"{bold(plain_line(each.variant))} {_why_not(each)}"
+        for each in explanations
+        if isinstance(each, NotExplained) and each.least_share
+    ]
     warned = (f"{bold(listed(names))}: {line}." for line, names in warnings.items())
     return *map(_cause, causes.values()), *warned, *unexplained
 
@@ -110,10 +104,7 @@ def _cause(members: Sequence[Explanation]) -> str:
     names, verdict = listed(member.variant for member in members), first.verdict
     if len(members) == 1:
         return f"{bold(names)} is bound by {bold(verdict.bound)}: {verdict.reason} {verdict.advice}"
-    shares: dict[str, list[Share]] = defaultdict(list)
-    for member in members:
-        share = _main_share(member)
-        shares[share.name].append(share)
+    shares = grouped((share.name, share) for share in map(_main_share, members))
     parts = ", ".join(map(_range, shares.values()))
     return f"{bold(names)} are bound by {bold(verdict.bound)}: {parts} of each {first.unit}. {verdict.advice}"
 

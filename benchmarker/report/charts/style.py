@@ -18,6 +18,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarker.comparison.rows import grouped
+
 WIDTH_IN = 4.6  # Width in inches, narrow enough for legible letters on a phone.
 PNG_DPI = 200
 
@@ -116,9 +118,7 @@ def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
 
     Each variant has its own colour if there are enough colours; otherwise variants of a family differ in the marker.
     """
-    together: dict[str, list[str]] = {}
-    for name, family in variants.items():
-        together.setdefault(family, []).append(name)
+    together = grouped((family, name) for name, family in variants.items())
     are_enough = 1 < len(together) <= len(LIGHT.series) and max(map(len, together.values())) <= len(MARKERS)
     if len(variants) <= len(LIGHT.series) or not are_enough:
         return {name: Series(index, index) for index, name in enumerate(variants)}

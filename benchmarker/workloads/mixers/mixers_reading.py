@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 from benchmarker.comparison.crossing import SpeedUps, constant_verdict, crossings
 from benchmarker.comparison.results import by_round
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import CellKey, Row, cell_of
+from benchmarker.comparison.rows import CellKey, Row, cell_of, grouped
 from benchmarker.comparison.speed_up import SpeedUp, paired_speed_ups
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import estimate, paired_ratio, verdicts, wilson
@@ -217,13 +217,11 @@ class Learned(NamedTuple):
 
 def learned(rows: Sequence[MixersRow]) -> list[Learned]:
     """Return the scores of each variant in each task. `rows` are those of one cell, with one row per variant."""
-    by_task: dict[tuple[str, int], dict[str, list[TaskScore]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        for score in row.tasks:
-            by_task[score.task, score.size][row.variant].append(score)
+    by_task = grouped(((score.task, score.size), (row.variant, score)) for row in rows for score in row.tasks)
     baseline = next((row.variant for row in rows if row.is_baseline), "")
     entries: list[Learned] = []
-    for by_variant in by_task.values():
+    for of_task in by_task.values():
+        by_variant = grouped(of_task)
         bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
         texts: dict[str, str] = {}
         if reference := bits.pop(baseline, None):

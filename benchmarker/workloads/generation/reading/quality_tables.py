@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from benchmarker.comparison.rows import listed
+from benchmarker.comparison.rows import grouped, listed
 from benchmarker.core.formatting import MISSING, decimal, percent, range_text, significant
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.columns import number_column
@@ -29,7 +28,6 @@ from benchmarker.schema.quality import (
 from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, GenerationRow
 from benchmarker.workloads.generation.reading.generation_tables import Columns
 
-GroupT = TypeVar("GroupT", bound=Hashable)
 _three_digits = partial(significant, digits=3)
 _tenths = partial(percent, places=1)
 VARIANT = Column[GenerationRow]("variant", lambda row: row.variant, "left")
@@ -48,13 +46,6 @@ def judgement_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
     if answers:
         sheets.append(Sheet("Tasks", TASK_COLUMNS, answers, (_task_caption(answers),)))
     return sheets
-
-
-def _grouped(pairs: Iterable[tuple[GroupT, str]]) -> dict[GroupT, list[str]]:
-    groups: dict[GroupT, list[str]] = defaultdict(list)
-    for group, variant in pairs:
-        groups[group].append(variant)
-    return groups
 
 
 def _of(
@@ -179,7 +170,7 @@ def _quality_caption(rows: Sequence[GenerationRow]) -> str:
             f"Silent zone: below {SILENT_KL} nats a divergence does not say which form is better, only that little "
             f"moved: {listed(silent)} are not ranked by it; use tasks."
         )
-    bounds = _grouped((quality.top_k, name) for name, quality in variants if quality.top_k is not None)
+    bounds = grouped((quality.top_k, name) for name, quality in variants if quality.top_k is not None)
     sentences += [
         f"Divergences of {listed(bounds[count])} are lower bounds: only the {count} likeliest tokens were kept."
         for count in sorted(bounds)
@@ -188,7 +179,7 @@ def _quality_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def _measured_on(qualities: Sequence[tuple[str, Quality]]) -> str:
-    groups = _grouped(((quality.measured_on, _method(quality)), name) for name, quality in qualities)
+    groups = grouped(((quality.measured_on, _method(quality)), name) for name, quality in qualities)
     if len(groups) == 1:
         return _method(qualities[0][1])
     return "; ".join(f"of {listed(variants)} {method}" for (_, method), variants in groups.items())
@@ -204,7 +195,7 @@ def _method(quality: Quality) -> str:
 
 def _paths(qualities: Sequence[tuple[str, Quality]]) -> list[str]:
     """Return notes on the computation whose quality was measured: decode step, prefill or forward pass."""
-    paths = _grouped((quality.path, name) for name, quality in qualities)
+    paths = grouped((quality.path, name) for name, quality in qualities)
     sentences = []
     if steps := paths.get("step"):
         which = "Each was" if len(steps) == len(qualities) else f"{listed(steps)} {'were' if steps[1:] else 'was'}"
