@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.record import RunRecord, status_words
+from benchmarker.schema.record import Missing, RunRecord, status_words
 from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_json
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
@@ -77,14 +77,18 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
         path.unlink(missing_ok=True)
     sweep.schedule.learn_judgement(judgement.variants, time.monotonic() - started)
     tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
-    missing = judging.missing(judged) if judged else None
-    missing = missing or fault_of(end, judged, problem=None, tail=tail)
+    fields = judging.fields(job)
+    results = {name: getattr(judged, name, None) for name in fields}
+    reasons: dict[str, Missing | None] = {name: getattr(judged, f"no_{name}", None) for name in fields}
+    missing = next(filter(None, reasons.values()), None) or fault_of(end, judged, problem=None, tail=tail)
     if missing:
-        name = f"{variant}, {judging.lost(job, judged)}"
+        lost = [name for name, result in results.items() if not result]
+        name = f"{variant}, {' and '.join(lost) or judging.name}"
         equipment.print_line(f"  {name}: {status_words(missing.status)}: {missing.reason}")
         failure = Failure(name, missing, log=child.log.path, tail=tail, alone=sweep.alone(variant))
         sweep.progress.failures.append(failure)
-    changes = judging.changes(job, judged, missing)
+    changes = {name: result for name, result in results.items() if result}
+    changes |= {f"no_{name}": reason or (None if results[name] else missing) for name, reason in reasons.items()}
     for path in (sweep.folder / name for name in judgement.records):
         write_json(read_record(path).model_copy(update=changes), path)
 

@@ -88,6 +88,10 @@ class Judging(Generic[JobT, RecordT]):
 
     name: ClassVar[str]
 
+    def fields(self, job: JobT) -> tuple[str, ...]:
+        """Return the record's fields of the requested measurements: `tasks`. `no_tasks` is why `tasks` is missing."""
+        raise NotImplementedError
+
     def check(self, job: JobT) -> None:
         """Raise BenchmarkerError for unsuitable inputs, before anything is timed."""
 
@@ -105,18 +109,6 @@ class Judging(Generic[JobT, RecordT]):
 
     def is_done(self, record: RecordT, job: JobT) -> bool:
         """Return True if the record has every requested measurement, measured as requested."""
-        raise NotImplementedError
-
-    def changes(self, job: JobT, judged: RecordT | None, reason: Missing | None) -> dict[str, Any]:
-        """Return fields for the records that share the measurement. `reason`: why its process failed, else None."""
-        raise NotImplementedError
-
-    def missing(self, record: RecordT) -> Missing | None:
-        """Return why a requested measurement is missing from the record; None if none is missing."""
-        raise NotImplementedError
-
-    def lost(self, job: JobT, judged: RecordT | None) -> str:
-        """Return the names of the measurements that a failed process did not finish."""
         raise NotImplementedError
 
 

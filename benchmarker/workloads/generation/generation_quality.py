@@ -36,6 +36,10 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
 
     name = "quality"
 
+    def fields(self, job: GenerationJob) -> tuple[str, ...]:
+        requested = {"quality": job.quality.size != "off", "tasks": bool(job.quality.tasks)}
+        return tuple(name for name, is_requested in requested.items() if is_requested)
+
     def check(self, job: GenerationJob) -> None:
         """Raise SpecError for an unsuitable text, and MissingLibraryError for tasks if lm_eval is not installed."""
         if job.quality.size != "off":
@@ -82,27 +86,6 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
                 return False
         answered = {(frozenset(result.asked), result.limit) for result in record.tasks}
         return not spec.tasks or answered == {(frozenset(spec.tasks), spec.task_limit)}
-
-    def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        if judged and judged.quality:
-            fields |= {"quality": judged.quality, "no_quality": None}
-        elif job.quality.size != "off":
-            fields["no_quality"] = (judged and judged.no_quality) or reason
-        if judged and judged.tasks:
-            fields |= {"tasks": judged.tasks, "no_tasks": None}
-        elif job.quality.tasks:
-            fields["no_tasks"] = (judged and judged.no_tasks) or reason
-        return fields
-
-    def missing(self, record: GenerationRecord) -> Missing | None:
-        return record.no_quality or record.no_tasks
-
-    def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
-        has_quality, has_tasks = (judged and judged.quality), (judged and judged.tasks)
-        lost = ["quality"] if job.quality.size != "off" and not has_quality else []
-        lost += ["tasks"] if job.quality.tasks and not has_tasks else []
-        return " and ".join(lost or ["quality"])
 
 
 def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import SpecError
 from benchmarker.core.tables import Sheet
 from benchmarker.schema.options import Option, field_options
-from benchmarker.schema.record import Missing
 from benchmarker.schema.registry import metric
 from benchmarker.workloads.mixers import mixers_reading as reading
 from benchmarker.workloads.mixers.mixer import implementation_of
@@ -131,6 +130,9 @@ class MixersJudging(Judging[MixersJob, MixersRecord]):
 
     name = "tasks"
 
+    def fields(self, job: MixersJob) -> tuple[str, ...]:
+        return ("tasks",) if job.subject.tasks.names else ()
+
     def form(self, job: MixersJob) -> str | None:
         return job.variant.variant if job.subject.tasks.names else None
 
@@ -140,17 +142,6 @@ class MixersJudging(Judging[MixersJob, MixersRecord]):
 
     def is_done(self, record: MixersRecord, job: MixersJob) -> bool:  # noqa: ARG002
         return bool(record.tasks) or record.no_tasks is not None
-
-    def changes(self, job: MixersJob, judged: MixersRecord | None, reason: Missing | None) -> dict[str, Any]:
-        if judged and judged.tasks:
-            return {"tasks": judged.tasks, "no_tasks": judged.no_tasks}
-        return {"no_tasks": (judged and judged.no_tasks) or reason} if job.subject.tasks.names else {}
-
-    def missing(self, record: MixersRecord) -> Missing | None:
-        return record.no_tasks
-
-    def lost(self, job: MixersJob, judged: MixersRecord | None) -> str:  # noqa: ARG002
-        return "tasks"
 
 
 WORKLOAD = Mixers()
