@@ -18,7 +18,7 @@ from benchmarker.core.formatting import decimal, ms, percent
 from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
-from benchmarker.report.columns import fact_columns, latency_columns, number_columns
+from benchmarker.report.columns import fact_columns, latency_columns, number_columns, quality_columns
 from benchmarker.schema.record import DISTURBING
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal
@@ -86,13 +86,14 @@ HIDDEN_SHARE = 0.05  # Largest exposed share of the time at which communication 
 MAX_DISAGREEMENT = 0.05  # Difference of the exposed shares by clock and by trace above which a remark is printed.
 
 
-def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+def brief_columns(rows: Sequence[Row]) -> tuple[list[Column[Row]], list[Column[Row]]]:
     def scaling_percent(row: Row) -> float | None:
         return 100 * row.metrics["scaling"].value if "scaling" in row.metrics else None
 
     scaling = number_columns(rows, "scaling %", scaling_percent, lambda value: decimal(value, digits=3))
-    metrics = [rows[0].described.metric(name) for name in ("exposed", "exposed_trace")] if rows else []
-    return [*latency_columns(rows), *scaling, *(column for metric in metrics for column in fact_columns(rows, metric))]
+    metrics = [rows[0].described.metric(name) for name in ("exposed", "exposed_trace")]
+    exposed = [column for metric in metrics for column in fact_columns(rows, metric)]
+    return [*latency_columns(rows), *scaling, *exposed], quality_columns(rows)
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

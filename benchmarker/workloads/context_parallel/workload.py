@@ -11,6 +11,7 @@ from benchmarker.core.errors import SpecError
 from benchmarker.core.formatting import plural
 from benchmarker.schema.record import DISTURBING
 from benchmarker.schema.registry import Axis, metric
+from benchmarker.workloads.context_parallel import context_parallel_reading as reading
 from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord
@@ -20,8 +21,6 @@ from benchmarker.workloads.session import Bench, Session
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
     from benchmarker.comparison.rows import Circumstance, Row
-    from benchmarker.core.tables import Column
-    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 
@@ -205,21 +204,11 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
             for sample in (*cell.warmup, *cell.samples):
                 yield equal(name, "latency_s", sample.latency_s, max(sample.ranks_s, default=sample.latency_s))
 
-    def timed(self, name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.context_parallel.context_parallel_reading import timed_rank
-
-        return timed_rank(name, records)
-
-    def brief_columns(self, rows: Sequence[Row]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
-        from benchmarker.report.columns import quality_columns
-        from benchmarker.workloads.context_parallel.context_parallel_reading import brief_columns
-
-        return brief_columns(rows), quality_columns(rows)
+    timed = staticmethod(reading.timed_rank)
+    brief_columns = staticmethod(reading.brief_columns)
 
     def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.context_parallel.context_parallel_reading import hiding_remarks, remarks
-
-        return hiding_remarks(rows) if brief else remarks(rows)
+        return reading.hiding_remarks(rows) if brief else reading.remarks(rows)
 
 
 WORKLOAD = ContextParallel()
