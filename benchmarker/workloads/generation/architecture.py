@@ -25,53 +25,27 @@ MixerKind = Literal[
 ]
 FeedForwardKind = Literal["dense", "MoE", "none"]
 
-DESCRIBED: dict[str, tuple[MixerKind | FeedForwardKind, ...]] = {
-    "bamba": ("state space", "full attention", "dense"),
-    "cohere": ("full attention", "dense"),
-    "cohere2": ("sliding window", "full attention", "dense"),
-    "deepseek_v2": ("MLA", "dense", "MoE"),
-    "deepseek_v3": ("MLA", "dense", "MoE"),
-    "ernie4_5": ("full attention", "dense"),
-    "exaone4": ("sliding window", "full attention", "dense"),
-    "falcon_h1": ("state space", "full attention", "dense"),
-    "gemma": ("full attention", "dense"),
-    "gemma2": ("sliding window", "full attention", "dense"),
-    "gemma3_text": ("sliding window", "full attention", "dense"),
-    "gemma4_text": ("sliding window", "full attention", "dense", "MoE"),
-    "glm4": ("full attention", "dense"),
-    "glm4_moe": ("full attention", "dense", "MoE"),
-    "glm4_moe_lite": ("MLA", "dense", "MoE"),
-    "gpt2": ("full attention", "dense"),
-    "gpt_neox": ("full attention", "dense"),
-    "gpt_oss": ("sliding window", "full attention", "MoE"),
-    "granite": ("full attention", "dense"),
-    "granitemoehybrid": ("state space", "full attention", "dense", "MoE"),
-    "hunyuan_v1_dense": ("full attention", "dense"),
-    "lfm2": ("short convolution", "full attention", "dense"),
-    "llama": ("full attention", "dense"),
-    "minimax_m2": ("full attention", "MoE"),
-    "ministral": ("sliding window", "full attention", "dense"),
-    "ministral3": ("sliding window", "full attention", "dense"),
-    "mistral": ("sliding window", "full attention", "dense"),
-    "mixtral": ("sliding window", "full attention", "MoE"),
-    "nemotron_h": ("state space", "full attention", "none", "dense", "MoE"),
-    "olmo2": ("full attention", "dense"),
-    "olmo3": ("sliding window", "full attention", "dense"),
-    "opt": ("full attention", "dense"),
-    "phi": ("full attention", "dense"),
-    "phi3": ("sliding window", "full attention", "dense"),
-    "phimoe": ("sliding window", "full attention", "MoE"),
-    "qwen2": ("sliding window", "full attention", "dense"),
-    "qwen2_moe": ("sliding window", "full attention", "dense", "MoE"),
-    "qwen3": ("sliding window", "full attention", "dense"),
-    "qwen3_5_moe_text": ("linear attention", "full attention", "MoE"),
-    "qwen3_5_text": ("linear attention", "full attention", "dense"),
-    "qwen3_moe": ("sliding window", "full attention", "dense", "MoE"),
-    "qwen3_next": ("linear attention", "full attention", "dense", "MoE"),
-    "seed_oss": ("full attention", "dense"),
-    "smollm3": ("sliding window", "full attention", "dense"),
-    "starcoder2": ("sliding window", "full attention", "dense"),
+_MODEL_TYPES: dict[tuple[MixerKind | FeedForwardKind, ...], str] = {
+    ("state space", "full attention", "dense"): "bamba falcon_h1",
+    ("full attention", "dense"): (
+        "cohere ernie4_5 gemma glm4 gpt2 gpt_neox granite hunyuan_v1_dense llama olmo2 opt phi seed_oss"
+    ),
+    ("sliding window", "full attention", "dense"): (
+        "cohere2 exaone4 gemma2 gemma3_text ministral ministral3 mistral olmo3 phi3 qwen2 qwen3 smollm3 starcoder2"
+    ),
+    ("MLA", "dense", "MoE"): "deepseek_v2 deepseek_v3 glm4_moe_lite",
+    ("sliding window", "full attention", "dense", "MoE"): "gemma4_text qwen2_moe qwen3_moe",
+    ("full attention", "dense", "MoE"): "glm4_moe",
+    ("sliding window", "full attention", "MoE"): "gpt_oss mixtral phimoe",
+    ("state space", "full attention", "dense", "MoE"): "granitemoehybrid",
+    ("short convolution", "full attention", "dense"): "lfm2",
+    ("full attention", "MoE"): "minimax_m2",
+    ("state space", "full attention", "none", "dense", "MoE"): "nemotron_h",
+    ("linear attention", "full attention", "MoE"): "qwen3_5_moe_text",
+    ("linear attention", "full attention", "dense"): "qwen3_5_text",
+    ("linear attention", "full attention", "dense", "MoE"): "qwen3_next",
 }
+DESCRIBED = {model_type: kinds for kinds, types in _MODEL_TYPES.items() for model_type in types.split()}
 """Kinds of layers by `model_type` (for a multimodal model, that of its text model). Tests compare the formulas' bytes
 with the bytes that a decode step touches."""
 
