@@ -261,7 +261,7 @@ def test_depth_beyond_the_context_raises_with_the_largest_depth() -> None:
     from benchmarker.workloads.generation.prompts import check_fits
 
     with pytest.raises(SpecError, match=r"depth 500 \+ prompt of 26 .* use a depth of at most 474"):
-        check_fits(Point(26, None, 12, 1, depth=500), 26, positions=512, model="qwen3")
+        check_fits(Point(26, None, 12, 1, depth=500), 26, {"max_position_embeddings": 512}, model="qwen3")
 
 
 def test_cells_of_different_depths_are_separate_rows(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def outline_of(job: GenerationJob, checkpoint: Checkpoint) -> PreTrainedModel | 
 def _check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
     for point in job.grid.points():
         if point.prompt_tokens is not None:
-            _check(job, point, point.prompt_tokens, config)
+            check_fits(point, point.prompt_tokens, config, model=job.model.id)
     refuse_too_large(job, device, config)
 
 
@@ -151,13 +151,9 @@ def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | N
             prompt, *_ = make_prompts(
                 point, tokenizer=tokenizer, vocabulary=config["vocab_size"], chat_template=job.model.chat_template
             )
-            _check(job, point, len(prompt.ids), config)
+            check_fits(point, len(prompt.ids), config, model=job.model.id)
             lengths[point.prompt] = len(prompt.ids)
     return tuple(lengths[text] for text in job.grid.prompts)
-
-
-def _check(job: GenerationJob, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
-    check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=job.model.id)
 
 
 def _keep_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, cycle, islice
@@ -118,8 +118,8 @@ def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> tuple
     return ids, "given text in the chat template" if chat_template else "given text"
 
 
-def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model: str) -> None:
-    """Check that a cell does not exceed the model's maximum length, `positions`.
+def check_fits(point: Point, prompt_tokens: int, config: Mapping[str, Any], *, model: str) -> None:
+    """Check that a cell does not exceed the maximum length in the model's config.
 
     Args:
         prompt_tokens: Length of the prompt in tokens, also for a text prompt.
@@ -127,7 +127,7 @@ def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model
     Raises:
         SpecError: With the lengths and the longest generation that fits.
     """
-    depth, new_tokens = point.depth, point.new_tokens
+    depth, new_tokens, positions = point.depth, point.new_tokens, config.get("max_position_embeddings")
     if positions is not None and depth + prompt_tokens + new_tokens > positions:
         room, together = positions - prompt_tokens - depth, f"{positions - depth} prompt and new tokens together"
         remedy = f"generate at most {room}" if room > 0 else f"use at most {together}"

@@ -119,8 +119,7 @@ class SourceBenchmarker(Bench):
         prompts = make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
         )
-        positions = config.get("max_position_embeddings")
-        check_fits(point, len(prompts[0].ids), positions=positions, model=config.get("model_type", "the model"))
+        check_fits(point, len(prompts[0].ids), config, model=config.get("model_type", "the model"))
         return prompts
 
     def text(self, tokens: int) -> tuple[int, ...]:
