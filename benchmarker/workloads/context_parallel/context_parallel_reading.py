@@ -21,7 +21,6 @@ from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns, quality_columns
 from benchmarker.schema.record import DISTURBING
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
-from benchmarker.workloads.context_parallel.spec import most_of_ideal
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, length_of, timed_call
 from benchmarker.workloads.operation.spec import mode_text
 
@@ -151,7 +150,7 @@ def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
     for (ranks, variant), row in longest.items():
         imbalance = row.facts.get("imbalance")
         suffix = f", imbalance {imbalance:.2f}" if imbalance is not None else ""
-        most, scaling = most_of_ideal(ranks), row.metrics["scaling"].value
+        most, scaling = ranks / (2 * ranks - 1), row.metrics["scaling"].value
         suffix += ": more than possible, because its times vary" if scaling > most else ""
         bound = f"{percent(most, places=1)} of {ranks} ranks"
         yield (

@@ -100,11 +100,6 @@ def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> Attent
     )
 
 
-def most_of_ideal(ranks: int) -> float:
-    """Return the largest average use of N GPUs in a contiguous causal ring: N / (2N - 1)."""
-    return ranks / (2 * ranks - 1)
-
-
 @dataclass(frozen=True)
 class Splitting:
     exchange: Literal["ring", "heads", "torch", "none"]

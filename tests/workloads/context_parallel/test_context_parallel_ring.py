@@ -10,7 +10,7 @@ import torch
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import sent_bytes
 from benchmarker.workloads.context_parallel.ring import Block, CpuFlash, Ring, merge, rows_of
-from benchmarker.workloads.context_parallel.spec import VARIANTS, most_of_ideal
+from benchmarker.workloads.context_parallel.spec import VARIANTS
 from benchmarker.workloads.context_parallel.zigzag import spans_of, steps_of
 
 ORDERS = ("contiguous", "zigzag")
@@ -43,7 +43,7 @@ def test_zigzag_balances_the_work_and_a_contiguous_ring_does_not(ranks):
     assert len({int((positions("zigzag", rank, ranks, 64) + 1).sum()) for rank in range(ranks)}) == 1
     blocks = max(sum(not step.is_hidden for step in steps_of("contiguous", rank, ranks)) for rank in range(ranks))
     # The diagonal block of the last rank is half a block.
-    assert (ranks / 2) / (blocks - 0.5) == pytest.approx(most_of_ideal(ranks))
+    assert (ranks / 2) / (blocks - 0.5) == pytest.approx(ranks / (2 * ranks - 1))
 
 
 @dataclass(frozen=True)
