@@ -54,8 +54,6 @@ MOST_CAVEATS = 4  # Largest number of caveats that `brief` prints, the most impo
 
 @dataclass(frozen=True)
 class Comparison(Results):
-    """Results with the explanation of each variant's speed."""
-
     sides: Mapping[str, Comparison] = field(default_factory=dict)
     explained: tuple[Explanation | NotExplained, ...] = ()  # Explanations in the order of the rows.
     contrasts: tuple[Contrast, ...] = ()  # Differences between each explained variant and the baseline.

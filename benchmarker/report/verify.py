@@ -49,8 +49,6 @@ NUMBER_OF_TIMES = re.compile(rf"{NUMBER}x")
 
 @dataclass(frozen=True)
 class Verified:
-    """Number of checked values, and the values that are wrong."""
-
     records: int
     discarded: int  # Records of tries without a value, which are checked as well.
     numbers: int

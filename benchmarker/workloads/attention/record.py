@@ -24,8 +24,6 @@ class AttentionDemand(OperationDemand):
 
 
 class AttentionTensorError(TensorError):
-    """Error of one result tensor, with the error of torch's `math` backend for comparison."""
-
     math_error: Spent
     """Error of torch's `math` backend in the same type: the error that rounding alone causes."""
 

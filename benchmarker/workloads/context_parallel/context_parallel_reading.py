@@ -136,7 +136,6 @@ def _hiding_text(series: Sequence[Row]) -> str:
 
 
 def _link_rates(row: Row) -> tuple[str, str]:
-    """Return the rate that a ring needs and the rate of the link: `488 GB/s`, `296`; both '' without a ring."""
     needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
     return ("", "") if needed is None or link is None else (f"{needed / 1e9:.3g} GB/s", f"{link / 1e9:.3g}")
 

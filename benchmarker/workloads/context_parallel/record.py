@@ -20,8 +20,6 @@ FLOAT32_BYTES = 4
 
 
 class ContextParallelDemand(OperationDemand):
-    """FLOPs and bytes of one call by formula: of all ranks, and of one rank."""
-
     flops: Positive
     """FLOPs per GPU: `total_flops` divided by the GPUs that compute."""
     bytes: Positive
@@ -155,7 +153,6 @@ def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
 
 
 def exposed_s(trace: RankTrace) -> float:
-    """Return the seconds in which only communication ran."""
     return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
 
 

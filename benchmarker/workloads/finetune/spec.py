@@ -62,8 +62,6 @@ RECIPES: dict[RecipeName, Recipe] = {
 
 
 class TrainedModel(ModelSpec):
-    """Source of the weights, and their type."""
-
     dtype: DType = "bfloat16"
     """Type of weights that are not quantized: bfloat16; or float32 for a CPU, which emulates 16-bit backward passes."""
 

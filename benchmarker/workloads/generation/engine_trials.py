@@ -27,8 +27,6 @@ FIRST_ENGINE = "eager"  # Engine that is tried first. A quantization that fails 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result for one quantization in one engine."""
-
     variant: str
     way: str  # Name of the engine.
     reason: str | None  # Reason why the quantization does not run, with the remedy; None if it runs.

@@ -27,8 +27,6 @@ TRIES = 16  # Windows of text that are tried per prompt to find one that no othe
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt of one sequence as token ids."""
-
     ids: Window
     source: str  # Value of `GenerationCell.prompt_source`.
     context: Window = ()  # Ids before the prompt, which are in the KV cache when the clock starts.

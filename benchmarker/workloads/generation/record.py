@@ -54,8 +54,6 @@ class GenerationDemand(Demand):
 
 
 class GenerationCell(CellBase):
-    """Result of one point of the grid."""
-
     prompt_tokens: Positive
     new_tokens: Positive
     batch_size: Positive
@@ -108,8 +106,6 @@ class GenerationProfile(Profile):
 
 
 class GenerationVariant(VariantFacts):
-    """Quantization, engine and number of GPUs of a run."""
-
     quant: str
     engine: str
     """Name of the engine."""
@@ -163,8 +159,6 @@ def is_unquantized(stored_as: str, quantized_fraction: float | None) -> bool:
 
 
 class GenerationRecord(RunRecord):
-    """One process of one variant."""
-
     workload: Literal["generation"] = "generation"
     model: ModelFacts
     variant: GenerationVariant

@@ -60,8 +60,6 @@ class Repeats:
 
 
 class SourceBenchmarker(Bench):
-    """Measurement of an open engine, cell by cell."""
-
     def __init__(
         self,
         source: TokenSource,

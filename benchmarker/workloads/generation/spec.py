@@ -24,8 +24,6 @@ LONGEST_CHECKPOINT = 40  # Maximum number of characters of a checkpoint's name i
 
 
 class VariantSpec(QuantSpec, VariantBase):
-    """One variant: a quantization and an engine with their options."""
-
     checkpoint: str | None = None
     """Folder, GGUF file or hub id of a checkpoint of the model. `quant` is then by default the checkpoint's own."""
     engine: str = "eager"
@@ -79,8 +77,6 @@ def name_of(data: Mapping[str, Any]) -> str:
 
 
 class Point(NamedTuple):
-    """One cell of the grid."""
-
     prompt_tokens: int | None  # None if the prompt is a text.
     prompt: str | None
     new_tokens: int
@@ -146,8 +142,6 @@ class ModelSubject(Plain):
 
 
 class GenerationSubject(ModelSubject):
-    """The model, and the requested quality."""
-
     quality: QualitySpec = QualitySpec()
 
 
@@ -197,8 +191,6 @@ class ModelJob(Job):
 
 
 class GenerationJob(ModelJob):
-    """One run of text generation."""
-
     subject: GenerationSubject
     grid: Grid
 
@@ -247,8 +239,6 @@ class GenerationJob(ModelJob):
 
 
 class Experiment(ExperimentBase):
-    """A comparison of variants, as in a config file."""
-
     workload: Literal["generation"] = "generation"
     model: ModelSpec = ModelSpec()
     grid: Grid = Grid()

@@ -19,7 +19,6 @@ FUSES = f"{code('--engine compile')} fuses casts and small kernels"
 
 
 def can_be_captured(record: GenerationRecord) -> bool:
-    """Return True if a graph can capture the variant's kernels."""
     return record.load is None or not UNCAPTURED & set(record.load.linear_classes)
 
 

@@ -28,7 +28,6 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> tuple[str, ...]:
-    """Return the caveats of the table, the most important first."""
     return (
         *impossible(rows),
         *disturbed(rows),
@@ -64,8 +63,6 @@ def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return caveats on variants of the engine native in which some modules run a library's kernels."""
-
     def words(record: GenerationRecord) -> str | None:
         kernels = record.engine.modules if record.engine else ()
         return None if all(use.origin == "benchmarker" for use in kernels) else kinds_words(kernels)
@@ -74,7 +71,6 @@ def _partly_native(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _other_tokenizers(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return a caveat on checkpoints of one model that differ in tokenizer or chat template."""
     tokenizers = variants_by(records, lambda record: record.model.tokenizer_sha256)
     with_tokenizer = [record for record in records if record.model.tokenizer_sha256]
     templates = variants_by(with_tokenizer, lambda record: record.model.chat_template_sha256 or "none")
@@ -110,7 +106,6 @@ def _routing(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def _whole_calls(rows: Sequence[GenerationRow]) -> list[str]:
-    """Return a sentence on the batches whose rows are ranked by the whole call instead of the decode rate."""
     ranked = [row for row in rows if row.is_ranked_by_call]
     engines = names(dict.fromkeys(row.engine for row in ranked if row.mixes_prefill))
     batches = ", ".join(str(size) for size in sorted({row.cell.batch_size for row in ranked if row.cell}))

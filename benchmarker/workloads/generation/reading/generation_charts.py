@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def charts_of(results: Comparison) -> list[Chart]:
-    """Return the charts that have data."""
     rows, members = cast("tuple[GenerationRow, ...]", results.rows), results.members
     cell, withheld = headline(rows), withheld_variants(results)
     chosen = [row for row in rows if row.cell == cell]

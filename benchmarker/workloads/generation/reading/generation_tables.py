@@ -68,7 +68,6 @@ def timing(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def costs(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of memory, bits, loading, set-up, energy and quality."""
     return [
         *memory(rows),
         *byte_columns(rows, "weights", lambda row: row.weight_bytes),
@@ -84,7 +83,6 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _reserved(rows: Sequence[GenerationRow]) -> Columns:
-    """Return columns of working memory and reserved KV cache; none if no engine reserves a KV cache."""
     if not any(row.reserved_kv_bytes for row in rows):
         return []
     return [

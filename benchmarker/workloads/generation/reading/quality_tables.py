@@ -293,7 +293,6 @@ class Answers(NamedTuple):
 
 
 def task_answers(rows: Sequence[GenerationRow]) -> list[Answers]:
-    """Return the answers of all variants, task by task."""
     by_task = {(row.sweep, result.task): result for row in rows if row.is_baseline for result in row.tasks}
 
     def difference(row: GenerationRow, result: TaskResult) -> Paired | None:
