@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from statistics import median
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -282,6 +282,8 @@ Moment = tuple[str, int]
 
 
 class RunRecord(Plain):
+    baseline_family: ClassVar[str] = ""  # Family of the default baseline.
+
     schema_version: Literal[2] = SCHEMA_VERSION
     workload: str
     benchmarker: str
@@ -327,7 +329,7 @@ class RunRecord(Plain):
     @property
     def baseline_rank(self) -> tuple[bool, ...]:
         """Sort key of the default baseline, which is the variant with the largest key."""
-        return ()
+        return (self.family == self.baseline_family,)
 
     @property
     def family_place(self) -> int:

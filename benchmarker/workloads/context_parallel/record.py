@@ -124,6 +124,8 @@ class ContextParallelVariantFacts(VariantFacts):
 
 
 class ContextParallelRecord(RunRecord):
+    baseline_family = "single"
+
     workload: Literal["context_parallel"] = "context_parallel"
     subject: ContextParallelSubject
     variant: ContextParallelVariantFacts
@@ -138,10 +140,6 @@ class ContextParallelRecord(RunRecord):
     @property
     def family(self) -> str:
         return self.variant.variant
-
-    @property
-    def baseline_rank(self) -> tuple[bool, ...]:
-        return (self.variant.variant == "single",)
 
 
 MAX_NOISE = 0.05  # Largest share by which noise can make a call without the exchange longer than one with it.

@@ -127,6 +127,8 @@ class FinetuneVariantFacts(VariantFacts):
 
 
 class FinetuneRecord(RunRecord):
+    baseline_family = "lora"
+
     workload: Literal["finetune"] = "finetune"
     model: ModelFacts
     variant: FinetuneVariantFacts
@@ -150,10 +152,6 @@ class FinetuneRecord(RunRecord):
     @property
     def family(self) -> str:
         return self.variant.variant
-
-    @property
-    def baseline_rank(self) -> tuple[bool, ...]:
-        return (self.variant.variant == "lora",)
 
     @property
     def knows_subject(self) -> bool:

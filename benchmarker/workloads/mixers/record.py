@@ -97,6 +97,8 @@ class MixersFacts(Plain):
 
 
 class MixersRecord(RunRecord):
+    baseline_family = "softmax"
+
     workload: Literal["mixers"] = "mixers"
     subject: MixersSubject
     variant: MixersVariantFacts
@@ -114,7 +116,3 @@ class MixersRecord(RunRecord):
     @property
     def family(self) -> str:
         return self.variant.mixer
-
-    @property
-    def baseline_rank(self) -> tuple[bool, ...]:
-        return (self.variant.mixer == "softmax",)
