@@ -33,7 +33,7 @@ COOL_DOWN_S = 120.0
 
 INVALIDATING = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
 """Throttle reasons that make a measurement invalid. A power cap does not: boards reach it in normal operation."""
-LOW_CLOCK = 0.75  # Share of the default clock below which a measurement is invalid, as in NVBench.
+LOW_CLOCK = 0.75  # Share of the default clock below which a measurement is invalid, except at the power limit.
 
 
 class Monitor:
@@ -134,7 +134,8 @@ def why_invalid(
     if held := [reason for reason in conditions.throttled_by or () if reason in INVALIDATING]:
         return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
     clock_mhz, full_clock_mhz = conditions.sm_clock_mhz, conditions.sm_clock_full_mhz
-    if clock_mhz and full_clock_mhz and clock_mhz / full_clock_mhz < LOW_CLOCK:
+    is_low = clock_mhz and full_clock_mhz and clock_mhz / full_clock_mhz < LOW_CLOCK
+    if is_low and "power_cap" not in (conditions.throttled_by or ()):
         return "throttled", f"the clock was {clock_mhz} MHz of {full_clock_mhz}"
     return None
 

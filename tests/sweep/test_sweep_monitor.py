@@ -77,6 +77,7 @@ def test_readings_are_combined_to_conditions() -> None:
             Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980),
             ("throttled", "the clock was 1400 MHz of 1980"),
         ),
+        (Conditions(samples=9, sm_clock_mhz=1400, sm_clock_full_mhz=1980, throttled_by=("power_cap",)), None),
     ],
 )
 def test_external_conditions_make_a_cell_invalid(conditions: Conditions, reason: tuple[str, str] | None) -> None:
