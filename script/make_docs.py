@@ -25,7 +25,7 @@ from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.checkpoint_table import format_sheet
 from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.report.columns import first_table
+from benchmarker.report.columns import first_table, measured_text
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.base import Plain
 from benchmarker.schema.registry import WORKLOADS, workload_of
@@ -42,6 +42,10 @@ FIRST_TABLES = {
     "docs/context-parallel.md": ("h100-x2-context-parallel",),
 }
 """Pages with the first tables of reference folders."""
+ENGINES = ("README.md", "h100-engines")
+"""Page with the best rate of each engine and width, in every cell of a reference folder."""
+WIDTHS = {"16 bit": "fp16", "8 bit": "int8|fp8", "4 bit": "gptq|Q4"}
+"""Widths of the weights, and a pattern of the names of their variants."""
 LIMITS = ("docs/why-slow.md", "h200-runtimes")
 """Page with the limits of a reference folder."""
 EXPLAINED = ("h100-runtimes", "h200-runtimes", "h200-fp8")
@@ -83,6 +87,11 @@ def pages() -> dict[str, str]:
             page: with_tables_of(page, {name: _first_table(name) for name in folders})
             for page, folders in FIRST_TABLES.items()
         },
+        ENGINES[0]: with_lines(
+            with_tables_of(ENGINES[0], {name: _first_table(name) for name in FIRST_TABLES[ENGINES[0]]}),
+            f"results/reference/{ENGINES[1]}",
+            rates_of_engines(ENGINES[1]),
+        ),
         LIMITS[0]: with_tables_of(LIMITS[0], {LIMITS[1]: _limits(LIMITS[1])}),
     }
 
@@ -131,6 +140,21 @@ def with_lines(text: str, source: str, lines_of_table: str, *, script: str = "ma
 
 def _first_table(folder: str) -> Sheet:
     return first_table(ranking_of(compare([REFERENCE / folder])))
+
+
+def rates_of_engines(folder: str) -> str:
+    """Return the table of the best tok/s of whole calls for each engine and width."""
+    best: dict[tuple[str, str], dict[tuple[int, int], tuple[float, str]]] = {}
+    for row in compare([REFERENCE / folder]).rows:
+        width = next(name for name, pattern in WIDTHS.items() if re.search(pattern, row.variant))
+        cells = best.setdefault((str(row.engine), width), {})
+        if row.rate and row.cell:
+            shape = (row.cell.prompt_tokens, row.cell.batch_size)
+            rate = (row.rate.value, measured_text(row, row.rate, scale=1.0))
+            cells[shape] = max(rate, cells.get(shape, rate))
+    shapes = sorted({shape for cells in best.values() for shape in cells})
+    headings = ("engine", "weights", *(f"{prompt:,} x {batch}" for prompt, batch in shapes))
+    return markdown_table(headings, [(*names, *(cells[shape][1] for shape in shapes)) for names, cells in best.items()])
 
 
 def _limits(folder: str) -> Sheet:
