@@ -48,7 +48,7 @@ WIDTHS = {"16 bit": "fp16", "8 bit": "int8|fp8", "4 bit": "gptq|Q4"}
 """Widths of the weights, and a pattern of the names of their variants."""
 LIMITS = ("docs/why-slow.md", "h200-runtimes")
 """Page with the limits of a reference folder."""
-EXPLAINED = ("h100-runtimes", "h200-runtimes", "h200-fp8")
+EXPLAINED = ("h100-awq", "h100-runtimes", "h200-runtimes", "h200-fp8")
 """Reference folders with the output of `benchmarker explain`."""
 UNITS = {
     "_bytes_per_s": "bytes/s",
