@@ -336,10 +336,10 @@ def other_cells(results: Results, shown: CellKey | None) -> list[Sheet]:
         ranking_of(replace(results, rows=tuple(row for row in results.rows if row.cell == cell))) for cell in cells
     ]
     alike = [name for name, value in cells[0].pairs if all(dict(cell.pairs).get(name) == value for cell in measured)]
-    leaders = [row for ranking in rankings if (row := ranking.leader)]
+    leaders = [row for ranking in rankings for row in contenders(ranking)[:1]]
     notes = reference_note(leaders)
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
-        notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
+        notes.insert(0, "Numbers are the first one's: `and` joins equal ones, `or` those not separated.")
     notes += round_notes(leaders) + withheld_notes(leaders)
     headings = dict.fromkeys(ranking.rows[0].ranking.heading for ranking in rankings)
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
@@ -353,11 +353,11 @@ def other_cells(results: Results, shown: CellKey | None) -> list[Sheet]:
 
 
 def _pace_of_leader(heading: str, ranking: Ranking) -> str:
-    return pace_text(ranking.leader) if ranking.leader and ranking.leader.ranking.heading == heading else MISSING
+    return next((pace_text(row) for row in contenders(ranking)[:1] if row.ranking.heading == heading), MISSING)
 
 
 def _of_leader(column: Column[Row]) -> Column[Ranking]:
-    return Column(column.heading, lambda ranking: column.text(ranking.leader) if ranking.leader else MISSING, "left")
+    return Column(column.heading, lambda ranking: next(map(column.text, contenders(ranking)), MISSING), "left")
 
 
 def contenders(ranking: Ranking) -> list[Row]:
@@ -368,9 +368,9 @@ def contenders(ranking: Ranking) -> list[Row]:
 
 
 def may_lead(ranking: Ranking) -> str:
-    """Return the names of `contenders(ranking)`: `int8, gptq or bnb4`."""
+    """Return the names of `contenders(ranking)`: `int8 and gptq` if equally fast, `int8, gptq or bnb4` if undecided."""
     names = [plain_line(row.label) for row in contenders(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
     *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    return f"{', '.join(others)} {'and' if ranking.leader else 'or'} {last}" if others else last
