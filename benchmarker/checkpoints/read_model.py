@@ -124,15 +124,16 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
         raise ModelError(f"{model_id}: model_type '{kind}' has no vocabulary (vocab_size); give a language model")
     if not hasattr(text, "num_attention_heads"):
         raise ModelError(
-            f"{model_id}: model_type '{kind}' has no attention heads (num_attention_heads), which the KV cache and "
-            "the roofline are counted from; give a model with attention layers"
+            f"{model_id}: model_type '{kind}' has no attention heads (num_attention_heads), from which the KV "
+            "cache and the roofline are computed; give a model with attention layers"
         )
     if text is whole:
         return {"vocab_size": text.vocab_size} | config
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        part = "" if kind == whole.model_type else f"the text part (model_type '{kind}') of "
         raise ModelError(
-            f"{model_id}: transformers has no causal language model for the text part (model_type '{kind}') of "
-            f"model_type '{whole.model_type}'; give a checkpoint of a text model"
+            f"{model_id}: transformers has no causal language model for {part}model_type '{whole.model_type}'; give a "
+            "checkpoint of a text model"
         )
     inherited = {key: config[key] for key in ("tie_word_embeddings", "quantization_config") if key in config}
     dtype = config.get("dtype") or config.get("torch_dtype") or text.dtype
@@ -270,19 +271,21 @@ def read_model(
     except SafetensorError as error:
         raise ModelError(f"{checkpoint.folder}: its weights cannot be read: {error}") from error
     except (ValueError, KeyError, RuntimeError) as error:
-        if not any(sign in str(error) for sign in ERRORS_OF_FILES):
-            raise
+        problem = f"cannot be loaded: {_reason(error)}"
         if "ignore_mismatched_sizes" in str(error):
-            raise ModelError(
-                f"{checkpoint.model_id}: its tensors have other shapes than its config.json states; "
-                "--verbose lists them"
-            ) from error
-        raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {_reason(error)}") from error
+            problem = "its tensors have other shapes than its config.json states; --verbose lists them"
+        elif not any(sign in str(error) for sign in ERRORS_OF_FILES):
+            # For missing or unknown quantized tensors, each library raises its own error.
+            if checkpoint.quantization is None or re.search("memory|CUDA", str(error)):
+                raise
+            cause = f"{type(error).__name__}: {_reason(error)}"
+            problem = f"its quantized weights cannot be loaded ({cause}); --verbose shows the libraries' messages"
+        raise ModelError(f"{checkpoint.model_id}: {problem}") from error
     model: PreTrainedModel = loaded[0]
     missing = sorted(key for key in loaded[1]["missing_keys"] if key.rpartition(".")[2] not in not_stored)
     if missing:
         raise ModelError(
-            f"{checkpoint.model_id}: the checkpoint lacks {len(missing)} of the model's tensors ({missing[0]} first); "
+            f"{checkpoint.model_id}: the checkpoint lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
             "is its config.json that of another model?"
         )
     if further := further_layers(loaded[1]["unexpected_keys"], checkpoint.config):

@@ -75,8 +75,8 @@ def test_text_model_config_is_unchanged(tmp_path):
     [
         (
             {"model_type": "mamba2", "vocab_size": 256},
-            "MODEL: model_type 'mamba2' has no attention heads (num_attention_heads), which the KV cache and the "
-            "roofline are counted from; give a model with attention layers",
+            "MODEL: model_type 'mamba2' has no attention heads (num_attention_heads), from which the KV cache and "
+            "the roofline are computed; give a model with attention layers",
         ),
         (
             {"model_type": "siglip_vision_model"},
@@ -86,6 +86,10 @@ def test_text_model_config_is_unchanged(tmp_path):
             {"model_type": "qwen3_vl", "text_config": TEXT},
             "MODEL: transformers has no causal language model for the text part (model_type 'qwen3_vl_text') of "
             "model_type 'qwen3_vl'; give a checkpoint of a text model",
+        ),
+        (
+            {"model_type": "t5"},
+            "MODEL: transformers has no causal language model for model_type 't5'; give a checkpoint of a text model",
         ),
     ],
 )

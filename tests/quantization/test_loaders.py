@@ -88,8 +88,8 @@ def test_checkpoint_with_missing_tensors_is_refused(model_folder):
     with pytest.raises(ModelError) as caught:
         load(model_folder, "fp16")
     assert str(caught.value) == (
-        f"{model_folder}: the checkpoint lacks 11 of the model's tensors "
-        "(model.layers.2.input_layernorm.weight first); is its config.json that of another model?"
+        f"{model_folder}: the checkpoint lacks 11 of the model's tensors, such as "
+        "model.layers.2.input_layernorm.weight; is its config.json that of another model?"
     )
 
 
@@ -213,7 +213,7 @@ def test_stored_bnb4_config_overrides_the_options(session_model, tmp_path):
     load(session_model, "bnb4").model.save_pretrained(tmp_path / "nf4")
     loaded = load(tmp_path / "nf4", "bnb4", quant_type="fp4")
     assert loaded.notes == (
-        "the checkpoint is bitsandbytes 4 bit already (quant_type=nf4, double_quant=False)",
+        "the checkpoint is bitsandbytes 4 bit (quant_type=nf4, double_quant=False)",
         "its own config won over quant_type=fp4",
     )
     assert facts_of(loaded).linear_classes == {"Linear": 1, "Linear4bit": 14}
@@ -256,7 +256,7 @@ def test_bitsandbytes_checkpoints_load_with_their_number_of_bits(session_model, 
         load(session_model, quant).model.save_pretrained(tmp_path / quant)
     loaded = load(tmp_path / "bnb8", "bnb8", threshold=3.0)
     assert loaded.notes == (
-        "the checkpoint is bitsandbytes 8 bit already (threshold=6.0)",
+        "the checkpoint is bitsandbytes 8 bit (threshold=6.0)",
         "its own config won over threshold=3.0",
     )
     assert facts_of(loaded).linear_classes == {"Linear": 1, "Linear8bitLt": 14}

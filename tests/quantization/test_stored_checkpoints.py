@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.cache import has_random_weights
-from benchmarker.core.errors import BenchmarkerError, SpecError
+from benchmarker.core.errors import BenchmarkerError, ModelError, SpecError
 from benchmarker.execution.jobs import make_job
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.coverage import coverage_after_forward, refusal
@@ -105,10 +107,37 @@ def test_checkpoint_unpacked_by_transformers_is_refused_as_16_bit(shape_folder, 
     assert unpacked_words(LOADERS[quant], coverage).startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("quant", "options", "missing"),
+    [
+        ("compressed-tensors", {"scheme": "fp8-dynamic"}, "model.layers.1.mlp.up_proj.weight"),
+        ("gptq", {}, "model.layers.1.mlp.up_proj.qweight"),
+        ("awq", {}, "model.layers.1.mlp.up_proj.qzeros"),
+    ],
+)
+def test_checkpoint_without_a_quantized_tensor_is_refused(shape_folder, tmp_path, quant, options, missing):
+    folder = packed_checkpoint(shape_folder, tmp_path, quant, **options)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[missing]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    variant = make_job({"subject.model.id": str(folder)}).variant
+    with pytest.raises(ModelError, match=f"lacks 1 .* such as {missing}|--verbose shows the libraries' messages"):
+        load_without_quant(folder, variant.name, dtype="float16")
+
+
+def test_contradictory_awq_config_is_refused(shape_folder, tmp_path):
+    folder = packed_checkpoint(shape_folder, tmp_path, "awq")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["version"] = "gemv"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"its quantized weights cannot be loaded .ValueError: No valid quant linear."):
+        load_without_quant(folder, "awq {}", dtype="float16")
+
+
 def test_nvfp4_in_float16_is_refused_before_loading(shape_folder, tmp_path):
     folder = packed_checkpoint(shape_folder, tmp_path, "compressed-tensors", scheme="nvfp4")
     with pytest.raises(
         BenchmarkerError,
-        match="nvfp4: the libraries unpack it to bfloat16, which is no run of this format; use --engine vllm",
+        match="nvfp4: transformers unpacks it to bfloat16, so that it is not measured; use --engine vllm",
     ):
         load_without_quant(folder, "nvfp4 {}", dtype="float16")
