@@ -97,9 +97,9 @@ def look_for(model: ModelSpec) -> str | None:
 def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
     """Return `quantization_config` of a model's config.json, the only file that is downloaded for a hub id.
 
-    None for an unquantized model, for random weights, and if config.json cannot be read (loading raises that error).
+    None for an unquantized model, and if config.json cannot be read (loading raises that error).
     """
-    if model.load_format == "dummy" or only_shipped(model.id):
+    if only_shipped(model.id):
         return None
     if gguf_file(model):
         return {"quant_method": FORMAT}

@@ -85,10 +85,10 @@ def require(variant: str, *packages: str) -> None:
 
 
 def own_config_notes(title: str, own: dict[str, Any], options: Options) -> tuple[str, ...]:
-    """Return notes: the checkpoint is already quantized, and its own config overrides these `options`."""
+    """Return notes: the checkpoint is quantized, and its own config overrides these `options`."""
     choices = options.model_dump(include=options.model_fields_set & own.keys())
     unused = [f"{key}={value}" for key, value in choices.items() if own[key] != value]
-    note = f"the checkpoint is {title} already ({', '.join(f'{key}={value}' for key, value in own.items())})"
+    note = f"the checkpoint is {title} ({', '.join(f'{key}={value}' for key, value in own.items())})"
     return (note, f"its own config won over {', '.join(unused)}") if unused else (note,)
 
 

@@ -220,6 +220,10 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     if form.quant != AUTO and not os.path.isdir(os.path.expanduser(model.id)):
         return form
     stored = stored_quantization(model) or {}
+    if stored and model.load_format == "dummy" and not gguf_file(model):
+        if form.quant == AUTO:
+            raise FieldError(f"{model.id} is quantized; choose the quantization of the random weights", field="quant")
+        stored = {}
     quant = stored_quant(stored) or "fp16" if form.quant == AUTO else quant_named(form.quant)
     loader = LOADERS[quant]
     if stored:
@@ -227,8 +231,9 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     own = loader.stored_options(stored) if loader.reads(stored) else {}
     for name, value in form.options.items():
         if own.get(name, value) != value:
-            choice, field = ("--quant", "quant") if name == "scheme" else (f"--option {name}", "options")
-            raise FieldError(f"{model.id} is {own[name]} and not {value}; leave {choice} out", field=field)
+            has, choice = ("is ", "--quant") if name == "scheme" else (f"has {name}=", f"--option {name}")
+            field = "quant" if name == "scheme" else "options"
+            raise FieldError(f"{model.id} {has}{own[name]} and not {value}; leave {choice} out", field=field)
     options = {name: value for name, value in own.items() if value != getattr(loader.options(), name)}
     return form.model_copy(update={"quant": quant, "options": options | form.options})
 
@@ -257,9 +262,11 @@ def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
         return
     method = str(stored.get("quant_method", "an unnamed method"))
     able = stored_quant(stored)
-    scheme = LOADERS[able].stored_options(stored).get("scheme") if able else None
+    if able is None:
+        raise ModelError(f"{model_id}: quantized with {method}, which no --quant loads; use an unquantized checkpoint")
+    scheme = LOADERS[able].stored_options(stored).get("scheme")
     method = f"{method}, {scheme}" if scheme and scheme != method else method
-    way_on = f"use --quant {able}, or an unquantized checkpoint" if able else "use an unquantized checkpoint"
+    way_on = f"use --quant {able}, or an unquantized checkpoint"
     raise ModelError(f"{model_id}: quantized already ({method}), which --quant {quant} cannot take; {way_on}")
 
 

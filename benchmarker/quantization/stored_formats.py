@@ -74,25 +74,22 @@ def load(checkpoint: Checkpoint, options: StoredOptions, target: Target) -> Load
     """Load a stored checkpoint with packed kernels of transformers, if any, or benchmarker's linear layers."""
     if "fp4" in options.scheme and target.dtype != "bfloat16":
         raise SpecError(
-            f"{options.scheme}: the libraries unpack it to bfloat16, which is no run of this format; use --engine vllm"
+            f"{options.scheme}: transformers unpacks it to bfloat16, so that it is not measured; use --engine vllm"
         )
-    switch = packed_switch(checkpoint.quantization or {})
-    model = _read(checkpoint, target, switch)
-    note = f"the checkpoint is {options.scheme} already"
+    model = _read(checkpoint, target)
     replaced = ", ".join(f"{count} {name}" for name, count in replace_stored(model).items())
     if has_fp8_blocks(model):
         require("fp8-checkpoint", *GPU_KERNELS)
     own = f"linear layers by benchmarker, which keep the weights packed: {replaced}" if replaced else ""
-    used = "use_optimized_inference was requested" if switch else ""
-    return Loaded(model, notes=tuple(filter(None, (note, used, own))))
+    return Loaded(model, notes=(own,) if own else ())
 
 
-def _read(checkpoint: Checkpoint, target: Target, switch: Any) -> PreTrainedModel:
+def _read(checkpoint: Checkpoint, target: Target) -> PreTrainedModel:
     import torch
 
     stored = checkpoint.quantization or {}
     try:
-        model = read_model(checkpoint, target, quantization=switch)
+        model = read_model(checkpoint, target, quantization=packed_switch(stored))
     except ModelError as error:
         if not _is_asymmetric(stored):
             raise

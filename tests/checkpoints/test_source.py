@@ -152,7 +152,7 @@ def test_gptq_checkpoint_is_refused_as_fp16(model_folder):
 def test_checkpoint_of_an_unsupported_quantization_is_refused(model_folder):
     quantize_config(model_folder, quant_method="eetq")
     assert error_message(model_folder, "fp16") == (
-        f"{model_folder}: quantized already (eetq), which --quant fp16 cannot take; use an unquantized checkpoint"
+        f"{model_folder}: quantized with eetq, which no --quant loads; use an unquantized checkpoint"
     )
 
 

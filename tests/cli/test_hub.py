@@ -282,6 +282,6 @@ def test_weights_in_another_quantization_are_not_downloaded(ask, session_model, 
     hub.files["config.json"] = json.dumps(config).encode()
     with serving(hub):
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
-            "some/model: quantized already (eetq), which --quant fp16 cannot take; use an unquantized checkpoint"
+            "some/model: quantized with eetq, which no --quant loads; use an unquantized checkpoint"
         )
     assert not any("resolve" in path and "model.safetensors" in path for path in hub.requests)

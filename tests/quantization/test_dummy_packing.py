@@ -124,7 +124,7 @@ def test_option_that_contradicts_the_checkpoint_is_refused(model_folder):
     (model_folder / "config.json").write_text(json.dumps(config))
     arguments = {"subject.model.id": str(model_folder), "variant.quant": "gptq"}
     assert make_job({**arguments, "variant.options": ["bits=4"]}).variant.quant == "gptq"
-    with pytest.raises(SpecError, match="is 4 and not 8; leave --option bits out"):
+    with pytest.raises(SpecError, match="has bits=4 and not 8; leave --option bits out"):
         make_job({**arguments, "variant.options": ["bits=8"]})
 
 

@@ -75,6 +75,13 @@ def test_unquantized_checkpoint_is_fp16(model_folder):
     assert (variant.quant, variant.name, variant.checkpoint) == ("fp16", "fp16", None)
 
 
+def test_random_weights_of_a_quantized_checkpoint_need_a_quantization(model_folder):
+    dummy = {"subject.model.id": str(with_quantization(model_folder, **GPTQ)), "subject.model.load_format": "dummy"}
+    with pytest.raises(SpecError, match=r"--quant: .* is quantized; choose the quantization of the random weights"):
+        make_job(dummy)
+    assert make_job({**dummy, "variant.quant": "awq"}).variant.name == "awq"
+
+
 def test_quant_that_contradicts_the_checkpoint_is_refused_with_its_format():
     with pytest.raises(Exception, match="quantized already") as caught:
         check_stored("int8", "some/model", {"quantization_config": W4A16})

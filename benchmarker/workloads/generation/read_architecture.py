@@ -63,7 +63,7 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
     if type(model).__module__.startswith("transformers_modules"):
         raise UnsupportedError(f"the code of {type(model).__name__} comes from the model's own repository")
     if config.model_type not in DESCRIBED:
-        raise UnsupportedError(f"the architecture '{config.model_type}' is not described (docs/models.md lists those)")
+        raise UnsupportedError(f"the architecture '{config.model_type}' is not described (docs/models.md lists others)")
     kinds = _layer_kinds(config)
     layers = tuple(
         _layer(module, kind, config, shares=shares, value_bytes=_activation_bytes(model))

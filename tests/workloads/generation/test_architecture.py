@@ -187,7 +187,7 @@ def test_config_refused_by_transformers_raises_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("llama4_text", "the architecture 'llama4_text' is not described (docs/models.md lists those)"),
+        ("llama4_text", "the architecture 'llama4_text' is not described (docs/models.md lists others)"),
         ("chunked", "layer 1 is of kind 'chunked_attention', which is not described"),
         ("remote", "the code of LlamaForCausalLM comes from the model's own repository"),
         ("window", "'llama' is described without layers of kind sliding window"),
