@@ -253,6 +253,7 @@ def read_model(
     # quantization_config=None would override the checkpoint's own.
     extra: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
     folder, file = checkpoint.location
+    has_code = checkpoint.trust_remote_code and "auto_map" in checkpoint.config
     try:
         if checkpoint.is_text_part:
             extra |= {"config": _text_config(checkpoint), "key_mapping": TEXT_TENSORS}
@@ -270,16 +271,19 @@ def read_model(
         )
     except SafetensorError as error:
         raise ModelError(f"{checkpoint.folder}: its weights cannot be read: {error}") from error
-    except (ValueError, KeyError, RuntimeError) as error:
+    except (ValueError, KeyError, RuntimeError, AttributeError, TypeError, ImportError, OSError) as error:
         problem = f"cannot be loaded: {_reason(error)}"
         if "ignore_mismatched_sizes" in str(error):
             problem = "its tensors have other shapes than its config.json states; --verbose lists them"
         elif not any(sign in str(error) for sign in ERRORS_OF_FILES):
             # For missing or unknown quantized tensors, each library raises its own error.
-            if checkpoint.quantization is None or re.search("memory|CUDA", str(error)):
+            is_quantized = checkpoint.quantization is not None and not isinstance(error, ImportError)
+            if not (has_code or is_quantized) or re.search("memory|CUDA", str(error)):
                 raise
             cause = f"{type(error).__name__}: {_reason(error)}"
             problem = f"its quantized weights cannot be loaded ({cause}); --verbose shows the libraries' messages"
+            if has_code:
+                problem = f"its own Python code fails ({cause}); install the packages and transformers that it needs"
         raise ModelError(f"{checkpoint.model_id}: {problem}") from error
     model: PreTrainedModel = loaded[0]
     missing = sorted(key for key in loaded[1]["missing_keys"] if key.rpartition(".")[2] not in not_stored)

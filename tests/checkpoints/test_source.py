@@ -196,6 +196,27 @@ def test_code_in_a_folder_requires_trust_remote_code(model_folder):
     assert ModelSpec(id=str(model_folder), trust_remote_code=True).revision is None
 
 
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        ("import of_no_package", "ImportError: This modeling file requires the following packages"),
+        ("from transformers.utils import of_another_version", "ImportError: cannot import name 'of_another_version'"),
+        ("from .other_module import Other", "FileNotFoundError: .*other_module.py"),
+    ],
+)
+def test_failing_code_of_a_model_is_reported_in_one_line(model_folder, first, reason):
+    code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+    config = json.loads((model_folder / "config.json").read_text()) | {"model_type": "own", "auto_map": code}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    library = "from transformers import Qwen3Config, Qwen3ForCausalLM\n"
+    (model_folder / "configuration_own.py").write_text(f"{library}class OwnConfig(Qwen3Config): ...\n")
+    (model_folder / "modeling_own.py").write_text(f"{first}\n{library}class OwnModel(Qwen3ForCausalLM): ...\n")
+    spec = ModelSpec(id=str(model_folder), trust_remote_code=True)
+    checkpoint = find_checkpoint(spec, VariantSpec(name="fp16", quant="fp16"))
+    with pytest.raises(ModelError, match=rf"its own Python code fails \({reason}.*\); install the packages"):
+        read_model(checkpoint, Target("cpu", "float16"))
+
+
 def test_tokenizer_is_loaded_from_the_checkpoint(model_folder):
     tokenizer = load_tokenizer(find(model_folder))
     assert tokenizer is not None
