@@ -11,6 +11,7 @@ from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.generation_caveats import caveats, external_notes
 from benchmarker.workloads.generation.reading.generation_tables import brief, costs
+from benchmarker.workloads.generation.record import NO_TOKENIZER
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests.jobs import job_of
 from tests.records import cell, compare_records, record, sample
@@ -126,6 +127,13 @@ def test_kernels_and_settings_of_an_engine_are_one_caveat():
         "vllm a, vllm b: ran with version 0.24.0, MacheteLinearKernel in 144 linears, FlashAttentionImpl (FA3), "
         "dtype=float16, cudagraph_mode=FULL, async_scheduling=True, max_num_seqs=128."
     )
+
+
+def test_random_prompts_of_a_model_without_tokenizer_are_a_caveat():
+    records = [record("fp16", cell([1.0], prompt_source=source)) for source in (NO_TOKENIZER, "shipped text")]
+    with_ids, with_text = (caveats([one], compare_records([one]).rows) for one in records)  # type: ignore[arg-type]
+    assert "fp16: the model has no tokenizer: its prompts are random token ids" in with_ids
+    assert not any("random token ids" in line for line in with_text)
 
 
 def test_note_on_the_reserved_kv_cache_distinguishes_cpu_and_gpu():

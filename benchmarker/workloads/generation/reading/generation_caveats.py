@@ -24,7 +24,7 @@ from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes, greedy_tokens_in_common
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.limit_tables import impossible
-from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.record import NO_TOKENIZER, GenerationRecord
 
 
 def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> tuple[str, ...]:
@@ -246,6 +246,9 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     loaded = [(record, record.load) for record in records if record.load]
     notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
     notes += [(record, note) for record, load in loaded for note in load.notes]
+    trained = [record for record in records if record.model.load_format != "dummy"]
+    without = [record for record in trained if any(cell.prompt_source == NO_TOKENIZER for cell in record.cells)]
+    notes += [(record, "the model has no tokenizer: its prompts are random token ids") for record in without]
     notes += [(record, note) for record in records if record.engine for note in _kernel_notes(record.engine)]
     for name in dict.fromkeys(record.variant.name for record in records):
         members = [record for record in records if record.variant.name == name]
