@@ -261,7 +261,7 @@ def why_disturbed(load: HostLoad) -> str | None:
     is_preempted = load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S
     limit = MAXIMAL_OTHERS if is_preempted else CROWDED
     if load.others_share > max(limit, load.steal_share):
-        switches = f", and put the process aside {load.involuntary_switches_per_s:.0f} times a second" * is_preempted
+        switches = f", and preempted the process {load.involuntary_switches_per_s:.0f} times a second" * is_preempted
         return f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile{switches}"
     if load.steal_share > MAXIMAL_STEAL:
         return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"

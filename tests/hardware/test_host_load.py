@@ -25,7 +25,7 @@ from tests.records import cell, cpu_environment, environment
 
 QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)
 COMPILING = QUIET.model_copy(update={"others_share": 0.5, "involuntary_switches_per_s": 80.0})
-REASON = "other programs took 50 % of our cores' time meanwhile, and put the process aside 80 times a second"
+REASON = "other programs took 50 % of our cores' time meanwhile, and preempted the process 80 times a second"
 
 
 class ScriptedLoads:
