@@ -16,6 +16,7 @@ from benchmarker.quantization.base import FormOptions, Loaded, Loader, own_confi
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from transformers import PreTrainedModel
 
 
 class Bnb4Options(FormOptions):
@@ -39,8 +40,17 @@ def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target) -> Loaded
     stored = checkpoint.quantization
     if stored is not None:
         notes = own_config_notes("bitsandbytes 4 bit", stored_options(stored), options)
-        return Loaded(read_model(checkpoint, target), notes)
-    return Loaded(read_model(checkpoint, target, quantization=quantization))
+        return Loaded(_with_whole_blocks_packed(read_model(checkpoint, target)), notes)
+    return Loaded(_with_whole_blocks_packed(read_model(checkpoint, target, quantization=quantization)))
+
+
+def _with_whole_blocks_packed(model: PreTrainedModel) -> PreTrainedModel:
+    # For CPUs with AVX512-BF16, bitsandbytes 0.50 repacks weights in blocks of 32 rows and 64 columns.
+    packed: list[Any] = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    for linear in packed:
+        if linear.out_features % 32 or linear.in_features % 64:
+            linear.support_avx512bf16_for_cpu = False
+    return model
 
 
 def reads(stored: dict[str, Any]) -> bool:

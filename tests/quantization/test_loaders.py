@@ -113,7 +113,7 @@ def test_attention_heads_not_divisible_by_kv_heads_are_refused(model_folder):
 
 
 def test_checkpoint_with_mismatched_shapes_is_refused(model_folder):
-    config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 512}
+    config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 272}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
         load(model_folder, "fp16")
@@ -202,6 +202,13 @@ def test_bnb4_weight_bytes_include_its_scales(session_model, dtype):
 
 
 @pytest.mark.slow
+def test_bnb4_layers_without_whole_blocks_run_on_a_cpu(model_folder):
+    config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 272}
+    (model_folder / "config.json").write_text(json.dumps(config))
+    loaded = load(model_folder, "bnb4", dummy=True, dtype="bfloat16")
+    assert distance(loaded, load(model_folder, "fp16", dummy=True, dtype="bfloat16")) < 0.6
+
+
 def test_double_quantization_reduces_the_weight_bytes(session_model):
     single, double = load("qwen3-tiny", "bnb4", dummy=True), load("qwen3-tiny", "bnb4", dummy=True, double_quant=True)
     assert facts_of(double).weight_bytes < facts_of(single).weight_bytes
@@ -310,7 +317,7 @@ def test_int4_scales_option_sets_the_algorithm_and_not_the_packing(scales, algor
 
 def test_int4_refuses_a_group_size_that_does_not_divide(tmp_path):
     checkpoint = Checkpoint(
-        tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 96}
+        tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 272}
     )
     with pytest.raises(SpecError) as caught:
         torchao_int4.check_groups("int4", checkpoint, 64)
