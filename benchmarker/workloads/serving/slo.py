@@ -41,7 +41,7 @@ def parse_slo(text: str) -> Slo:
             raise ValueError(f"'{part}' is no limit; write {DEFAULT_SLO}")
         name, number, unit = match[1].lower(), float(match[2]), match[3].lower()
         if name not in LIMITED:
-            raise ValueError(f"no metric '{match[1]}' of a request{did_you_mean(name, LIMITED)}: {', '.join(LIMITED)}")
+            raise ValueError(f"no metric '{match[1]}' of a request{did_you_mean(name, LIMITED)}")
         if unit not in UNITS:
             raise ValueError(f"'{part}' needs a unit, ms or s; write {name}<{match[2]}ms")
         if name in limits:
