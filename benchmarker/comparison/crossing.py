@@ -119,7 +119,7 @@ class SizeWords:
         if held and len(held) < len(decided) and (crossing := self._crossing()):
             return f"{self.start} {crossing}"
         doubt += f"; at {self._named(undecided)} it is not decided" if undecided else ""
-        doubt += "" if all(ratios[size].low is not None for size in decided) else UNTESTED
+        doubt = doubt if all(ratios[size].low is not None for size in decided) else UNTESTED + doubt
         if not held:
             end, furthest = ("highest", max) if self.is_gain else ("lowest", min)
             most = furthest(decided, key=lambda size: ratios[size].value)

@@ -81,6 +81,11 @@ def test_sentence_on_untested_ratios_mentions_the_missing_interval():
     assert size_words.sentence() == (
         "int8 wins at every batch, from 1 (2.00x) to 8 (1.50x) (no interval: fewer than three rounds)"
     )
+    mixed = {1: untested[1], 2: SpeedUp("fp16", within(1.1, 1.2), "inconclusive"), 8: untested[8]}
+    assert SizeWords("int8 wins", "batch", "", "", mixed).sentence() == (
+        "int8 wins at 1 (2.00x), 8 (1.50x) (no interval: fewer than three rounds); at 2 (1.10x [0.92, 1.32]) it is not "
+        "decided"
+    )
 
 
 @pytest.mark.parametrize(
