@@ -146,7 +146,7 @@ def test_disturbed_load_has_no_verdict():
     (row,) = rows_of(*records).values()
     assert (row["slo_verdict"], row["output_tokens_per_s"]) == (None, None)
     text = to_markdown(compare_records(records))
-    assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 none (at 4: invalid)." in text
+    assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 unknown (at 4: invalid)." in text
     assert "fails" not in text
 
 
@@ -347,7 +347,7 @@ def test_checkpoints_and_running_servers_compare_with_the_model():
         serving_record("mine", cells, model=ModelFacts(id="Qwen/Qwen3-4B")).model_copy(update={"variant": running}),
     ]
     text = to_markdown(compare_records(records))
-    assert "mine: a server that was already running; its form is the word of the user." in text
+    assert "mine: a server that was already running; its quantization is not checked." in text
     assert {row["ratio"] for row in to_rows(compare_records(records))} == {1.0}
 
 
@@ -367,3 +367,15 @@ def test_variant_with_only_disturbed_loads_has_that_reason():
     disturbed = cell.model_copy(update={"status": "invalid", "reason": "other programs took 40 % of the time"})
     explanation = explained("fp16", [serving_record("fp16", [disturbed])])
     assert explanation.why == "other programs took 40 % of the time"
+
+
+@pytest.mark.parametrize(
+    ("counters", "why"),
+    [
+        ({"queued_share": 0.2}, "no phase that the server counts takes most of the time (queue 20 %)"),
+        ({}, "the server has no counters of its queue"),
+    ],
+)
+def test_load_without_a_bottleneck_has_the_shares_that_are_known(counters, why):
+    load = FAST.load(concurrency=4).model_copy(update={"counters": ServerCounters(**counters)})
+    assert explained("fp16", [serving_record("fp16", [cell_of_load(load, concurrency=4)])]).why == why

@@ -64,12 +64,11 @@ def explained(name: str, records: Sequence[ServingRecord]) -> NotExplained:
         return NotExplained(name, next(reasons, "no load of it was measured"))
     largest, _ = max(measured, key=lambda pair: pair[0].size)
     loads = [load for key, cell in measured if key == largest for load in cell.samples]
+    facts = [f"{phase} {percent(share)}" for phase, share in phase_shares([load.counters for load in loads]).items()]
     bound = bound_of(loads)
     if bound is None:
-        return NotExplained(
-            name, "the server has no counters of its queue, or none of its phases takes most of the time"
-        )
-    facts = [f"{phase} {percent(share)}" for phase, share in phase_shares([load.counters for load in loads]).items()]
+        known = f"no phase that the server counts takes most of the time ({', '.join(facts)})"
+        return NotExplained(name, known if facts else "the server has no counters of its queue")
     preemptions = sum(load.counters.preemptions or 0 for load in loads)
     facts += [f"{preemptions} preemptions"] if preemptions else []
     return NotExplained(name, bound, allows=f"bound by {bound} at {largest.words}: {', '.join(facts)}")

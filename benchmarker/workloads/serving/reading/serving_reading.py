@@ -149,8 +149,8 @@ def largest_text(rows: Sequence[ServingRow], axis: str) -> str:
     """Return the largest load within the SLO: `64 (at 256: 41 % good)`, `256 or more`, or `at 1 undecided: ...`."""
     fails = next((place for place, row in enumerate(rows) if row.slo_verdict in ("fails", None)), len(rows))
     passing = [place for place in range(fails) if rows[place].slo_verdict == "passes"]
-    largest = f"{load_of(rows[passing[-1]], axis):g}" if passing else "none"
     after = passing[-1] + 1 if passing else 0
+    largest = f"{load_of(rows[after - 1], axis):g}" if passing else "none" if rows[0].slo_verdict else "unknown"
     if after == len(rows):
         return f"{largest} or more"
     if not passing and rows[after].slo_verdict == "undecided":
@@ -201,7 +201,7 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
         )
     foreign = [record.variant.name for record in records if record.variant.url]
     if foreign:
-        lines.append(f"{listed(foreign)}: a server that was already running; its form is the word of the user.")
+        lines.append(f"{listed(foreign)}: a server that was already running; its quantization is not checked.")
     return [*lines, *plain_caveats(records, rows)]
 
 
