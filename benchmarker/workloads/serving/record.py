@@ -133,6 +133,8 @@ class ServerFacts(Plain):
     """Command line that started the server. None for a server that was already running."""
     url: str | None = None
     """Address of a server that was already running. Its quantization is as the user named it, without a check."""
+    model: str | None = None
+    """Model that a server that was already running reports; it need not be the record's model."""
     start_s: Spent | None = None
     """Time from the start of the process until the server was ready."""
     weight_bytes: Positive | None = None

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -56,22 +57,23 @@ NOT_FINITE = "Out of range float values"  # Part of vLLM's answer if a log-proba
 def open_bench(job: ServingJob, device: Device, session: Session) -> Iterator[ServingBench]:
     """Start the server and the load generator, or find the server that is running. Raises BenchmarkerError."""
     with closing(LoadGenerator()) as generator:
-        opening = _found(job, generator) if job.variant.url else _started(job, device, session, generator)
+        opening = _found(job, session, generator) if job.variant.url else _started(job, device, session, generator)
         with opening as bench:
             session.keep(server=bench.server)
             yield bench
 
 
 @contextmanager
-def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[ServingBench]:
+def _found(job: ServingJob, session: Session, generator: LoadGenerator) -> Iterator[ServingBench]:
     url = str(job.variant.url).rstrip("/").removesuffix("/v1")
     try:
         model = str(json.loads(read(f"{url}/v1/models") or "")["data"][0]["id"])
     except (ValueError, LookupError, TypeError):
         reason = "no server answers /v1/models with a model there; start it, or give another --url"
         raise EngineError(f"{url}: {reason}") from None
+    session.terminal.note(f"{url}: reports the model {model}")
     generator.open()
-    facts = ServerFacts(url=url, kv_capacity_tokens=cache_tokens(url), client=generator.version)
+    facts = ServerFacts(url=url, model=model, kv_capacity_tokens=cache_tokens(url), client=generator.version)
     no_energy = Missing(error_kind="unsupported", reason="a server that was already running may use another device")
     yield ServingBench(
         job, generator, job.variant.name, url, model, facts, vocabulary=SMALLEST_VOCABULARY, no_energy=no_energy
@@ -249,6 +251,7 @@ class ServingBench(Bench):
     gpu: Gpu | None = None  # GPU whose energy is counted.
     no_energy: Missing | None = None
     _is_timed: bool = False
+    _shift: int = field(default_factory=lambda: random.randrange(SMALLEST_VOCABULARY))
 
     def facts(self) -> dict[str, Any]:
         return {"server": self.server, "no_energy": self.no_energy}
@@ -297,6 +300,13 @@ class ServingBench(Bench):
 
     def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:
         requests = self.requests(point, is_timed=is_timed)
+        if self.process is None:
+            # The server may have cached the prompts of earlier loads, rounds and runs, which are the same.
+            shift = self._shift if point.shared_prefix else random.randrange(self.vocabulary)
+            requests = [
+                request._replace(prompt=[(token + shift) % self.vocabulary for token in request.prompt])
+                for request in requests
+            ]
         load = self.generator.load(self.url, self.model, point, requests, seed=self.job.procedure.seed)
         if self.process:
             self.process.check(wait_s=DEATH_S if any(load.errors) else 0.0)

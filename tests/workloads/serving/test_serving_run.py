@@ -8,6 +8,7 @@ import socket
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,9 +17,12 @@ from benchmarker.cli.app import app
 from benchmarker.comparison.rows import keys_of
 from benchmarker.engines.external.environments import MARKER, Marker, environments_folder
 from benchmarker.engines.external.server_process import ServerProcess, free_port
+from benchmarker.execution.jobs import make_job
+from benchmarker.schema.record import SampleBase
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.serving import serving_bench
-from benchmarker.workloads.serving.record import OutputCheck, ServingRecord
+from benchmarker.workloads.serving.record import OutputCheck, ServerFacts, ServingRecord
+from benchmarker.workloads.serving.serving_bench import ServingBench
 from benchmarker.workloads.serving.serving_statistics import joules_per_token
 
 ROOT = Path(__file__).parents[3]
@@ -240,8 +244,33 @@ def test_running_server_is_measured_at_its_url(tmp_path, vllm):
         server.end(keep_log=False)
     assert code == 0, output
     assert record.server is not None
-    assert (record.server.url, record.server.command) == (server.url, None)
+    assert (record.server.url, record.server.command, record.server.model) == (server.url, None, "null")
     assert record.cells[0].status == "ok"
+    assert "servers: already running, 6 requests" in output
+    assert "a server that was already running and reports the model null; its quantization is not checked." in output
+
+
+@pytest.mark.parametrize("prefix", [0, 4])
+def test_running_server_gets_new_prompts_in_each_run(prefix):
+    sent: list[list[list[int]]] = []
+
+    def load(url, model, point, requests, *, seed):
+        sent.append([request.prompt for request in requests])
+        return SampleBase(latency_s=1.0).model_copy(update={"errors": (None,)})
+
+    grid = {"grid.concurrency": [1], "grid.prompt_tokens": [32], "grid.shared_prefix": prefix}
+    job = make_job({"variant.url": "http://127.0.0.1:9", **grid, "procedure.requests": 2}, workload="serving")
+    (point,) = job.grid.points()
+    generator = SimpleNamespace(load=load)
+    for _ in range(2):
+        bench = ServingBench(job, generator, "mine", "", "", ServerFacts(), vocabulary=1000)
+        bench.step(point)()
+        with bench.timed():
+            bench._send(point, is_timed=True)
+    warm_up, first, _, second = sent
+    assert first != second
+    assert first[0] != first[1]
+    assert {tuple(prompt[:prefix]) for prompt in (*warm_up, *first)} == {tuple(first[0][:prefix])}
 
 
 def test_url_without_a_server_is_reported(tmp_path, vllm):

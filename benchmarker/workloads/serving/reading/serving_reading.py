@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarker.comparison.crossing import SizeWords
 from benchmarker.comparison.invariants import Check, equal
-from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of, listed
+from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
 from benchmarker.core.formatting import percent, range_text
 from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import plain_caveats
@@ -199,9 +199,12 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
             f"Servers took different times to start, of which start s is the median: {', '.join(spans)}. The first "
             "start on a host may compile the model."
         )
-    foreign = [record.variant.name for record in records if record.variant.url]
-    if foreign:
-        lines.append(f"{listed(foreign)}: a server that was already running; its quantization is not checked.")
+    models = {record.variant.name: record.server.model for record in records if record.variant.url and record.server}
+    for name, model in models.items():
+        reports = f" and reports the model {plain_line(model)}" if model else ""
+        lines.append(
+            f"{plain_line(name)}: a server that was already running{reports}; its quantization is not checked."
+        )
     return [*lines, *plain_caveats(records, rows)]
 
 

@@ -83,10 +83,15 @@ def _good(rows: Sequence[ServingRow]) -> Columns:
     return [Column("good %", text, sort=share, is_more_better=True, help=GOOD)] if any(map(share, rows)) else []
 
 
+def _server(record: ServingRecord) -> str:
+    version = (record.server and record.server.version) or ""
+    return "already running" if record.variant.url else f"{record.variant.engine} {version}"
+
+
 def header(records: Sequence[ServingRecord], *, is_run: bool = False) -> list[str]:
     models = each(records, lambda record: record.model.id)
     weights = each(records, lambda record: "dummy weights" if record.model.load_format == "dummy" else "")
-    servers = each(records, lambda record: f"{record.variant.engine} {(record.server and record.server.version) or ''}")
+    servers = each(records, _server)
     requests = each(records, lambda record: str(record.procedure.get("requests")))
     return [
         *([f"variant: {plain_line(records[0].variant.name)}"] if is_run else []),
