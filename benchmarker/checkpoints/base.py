@@ -69,8 +69,6 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that reports nothing."""
-
     def step(self, what: str, finished: int, total: int) -> None: ...
 
     def note(self, text: str) -> None: ...
@@ -78,8 +76,6 @@ class Silent:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """Tensor of a checkpoint that is not written yet."""
-
     name: str
     dtype: str  # torch's name: `bfloat16`.
     shape: tuple[int, ...]
@@ -88,8 +84,6 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class PlannedLinear:
-    """Linear layer of a checkpoint that is not written yet."""
-
     name: str  # Name of the module: `model.layers.0.mlp.up_proj`.
     in_features: int
     out_features: int
@@ -107,8 +101,6 @@ class Packing:
 
 @dataclass(frozen=True)
 class QuantizationNeeds:
-    """Requirements of the quantization that will load a checkpoint."""
-
     packages: tuple[str, ...] = ()  # Libraries that loading imports.
     packing: Packing | None = None  # Format of a dummy checkpoint; None for 16-bit weights.
     options: Any = None  # Options of the quantization, passed to `packing`.

@@ -85,7 +85,6 @@ def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
 
 
 def model_of(config: Any, **arguments: Any) -> PreTrainedModel:
-    """Return transformers' causal language model of a config, on the meta device."""
     import torch
     from transformers import AutoModelForCausalLM
 

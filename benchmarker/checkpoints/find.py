@@ -121,7 +121,6 @@ def _hub_config(model_id: str, revision: str | None) -> dict[str, Any]:
 
 
 def gguf_file(model: ModelSpec) -> Path | None:
-    """Return the path of a model that is given as a GGUF file, else None."""
     path = Path(model.id).expanduser()
     return path if path.suffix == GGUF_SUFFIX and path.is_file() else None
 

@@ -75,7 +75,6 @@ def why_no_gguf() -> str | None:
 
 
 def require_gguf() -> None:
-    """Raise MissingLibraryError if gguf-py is not installed."""
     if reason := why_no_gguf():
         raise MissingLibraryError(reason)
 

@@ -344,7 +344,6 @@ def _placement(target: Target) -> dict[str, Any]:
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
-    """Return the checkpoint's tokenizer, None if it has none; ModelError if it cannot be read."""
     folder, file = checkpoint.location
     if not (checkpoint.has_gguf_tokenizer if file else has_tokenizer(folder)):
         return None

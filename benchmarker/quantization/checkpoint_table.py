@@ -48,12 +48,10 @@ class FormatRow:
 
     @property
     def needs(self) -> str:
-        """Packages that eager, cuda_graph and compile require."""
         return ", ".join(self._packages) or "-"
 
     @property
     def lacking(self) -> str:
-        """Required packages that are not installed."""
         return ", ".join(name for name in self._packages if installed_version(name) is None) or "-"
 
     @property

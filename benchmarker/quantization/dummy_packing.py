@@ -108,7 +108,6 @@ def random_fp8(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 
 def fp8_config(options: Any) -> dict[str, Any]:  # noqa: ARG001
-    """Return the `quantization_config` of Qwen's and DeepSeek's FP8 checkpoints."""
     return {
         "quant_method": "fp8",
         "activation_scheme": "dynamic",

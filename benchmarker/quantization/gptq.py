@@ -174,7 +174,6 @@ def _make(
 
 
 def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
-    """Return `calibration_samples` samples of `calibration_tokens` tokens each, or as many as the text has."""
     import torch
 
     samples, length = options.calibration_samples, options.calibration_tokens

@@ -239,7 +239,6 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
 
 
 def options_of(quant: str, options: Options, checkpoint: Checkpoint) -> Options:
-    """Return the options, overridden by those in a quantized checkpoint's own config."""
     stored, loader = checkpoint.quantization or {}, LOADERS[quant]
     return options.model_copy(update=loader.stored_options(stored)) if loader.reads(stored) else options
 

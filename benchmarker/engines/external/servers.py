@@ -49,8 +49,6 @@ class LlamaServerOptions(LlamaCppOptions):
 
 @dataclass(frozen=True)
 class Launch:
-    """Settings of a server's start."""
-
     marker: Marker
     arguments: Mapping[str, Any]  # Arguments of the driver of the server's engine.
     options: Options
@@ -63,8 +61,6 @@ class Launch:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Pattern of a number in a server's log."""
-
     field: str  # Field of ServerFacts.
     expression: str
     scale: int = 1
@@ -83,7 +79,6 @@ class Server:
     patterns: tuple[Pattern, ...]
 
     def why_not_installed(self) -> str | None:
-        """Return how to install the server; None if it is installed."""
         return why_not_installed(self.name)
 
     def command(self, launch: Launch) -> list[str]:

@@ -90,7 +90,6 @@ class Load(SampleBase):
 
 
 def measured_load(**arrays: Any) -> Load:
-    """Return a `Load` of these arrays; `latency_s` and `parts_s` are computed from them."""
     return Load(latency_s=fmean(arrays["request_s"]), parts_s=first_token_part(arrays["ttft_s"]), **arrays)
 
 

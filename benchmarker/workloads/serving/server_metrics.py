@@ -29,7 +29,6 @@ Values = Mapping[str, float]
 
 
 def parse(text: str) -> Values:
-    """Return each metric's value, summed over its label sets."""
     values: dict[str, float] = {}
     for name, number in LINE.findall(text):
         values[name] = values.get(name, 0.0) + float(number)
@@ -49,7 +48,6 @@ def cache_tokens(url: str) -> int | None:
 
 
 def counters_of(readings: Sequence[Values]) -> ServerCounters:
-    """Return the counters of a load; `readings` are those of `watched`."""
     before, *during, after = readings
     grown: dict[str, float | int | None] = {}
     for name, names in COUNTERS.items():

@@ -164,7 +164,6 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
 
 
 def refuse_too_long(job: ServingJob, config: dict[str, Any], longest: tuple[int, int]) -> None:
-    """Refuse requests that exceed the model's or the server's longest sequence. Raises SpecError."""
     options = job.variant.engine_options
     named = [(name, options[name]) for name in ("max_model_len", "context_length") if options.get(name)]
     limits = [(job.model.id, config.get("max_position_embeddings")), *named]
@@ -234,8 +233,6 @@ def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | Non
 
 @dataclass(eq=False)
 class ServingBench(Bench):
-    """Server that is ready, and everything that its loads need."""
-
     job: ServingJob
     generator: LoadGenerator
     name: str

@@ -86,7 +86,6 @@ class Dataset:
         return SpecError(f"--dataset {self.path}: line {number} {problem}")
 
     def prompts(self, tokenizer: Any | None) -> list[list[int]]:
-        """Return the token ids of each prompt, in the model's chat template if it has one. Raises BenchmarkerError."""
         if tokenizer is None:
             raise ModelError("--dataset: the checkpoint has no tokenizer; leave it out for prompts of random token ids")
         return [self._ids(number, each, tokenizer) for number, each in self.conversations.items()]

@@ -26,8 +26,6 @@ RequestRate = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class ServingVariant(VariantSpec):
-    """A server with one quantization of the model."""
-
     engine: ServerName = DEFAULT_SERVER
     """Server: vllm, sglang or llama-server."""
     url: str | None = None
@@ -52,8 +50,6 @@ class ServingVariant(VariantSpec):
 
 
 class ServingPoint(NamedTuple):
-    """One cell of the grid: requests and the load, closed loop or open loop."""
-
     prompt_tokens: int
     """Mean length of the prompts, without the shared prefix. 0 for a dataset."""
     new_tokens: int
@@ -134,8 +130,6 @@ def requests_of(point: Any, least: int) -> int:
 
 
 class ServingJob(ModelJob):
-    """One server with the cells of its load."""
-
     variant: ServingVariant
     grid: ServingGrid
     procedure: ServingProcedure
@@ -155,8 +149,6 @@ class ServingJob(ModelJob):
 
 
 class ServingExperiment(ExperimentBase):
-    """A comparison of servers, as in a config file."""
-
     workload: Literal["serving"] = "serving"
     model: ModelSpec = ModelSpec()
     grid: ServingGrid = ServingGrid()

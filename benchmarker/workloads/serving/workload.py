@@ -106,8 +106,6 @@ METRICS = (
 
 
 class Serving(Workload[ServingJob, ServingRecord, ServingRow]):
-    """A model server under load."""
-
     name = "serving"
     unit = "load"
     experiment = ServingExperiment
@@ -289,13 +287,7 @@ class Serving(Workload[ServingJob, ServingRecord, ServingRow]):
     def remarks(self, rows: Sequence[ServingRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
         return reading.remarks(rows)
 
-    def caveats(
-        self,
-        records: Sequence[ServingRecord],
-        rows: Sequence[ServingRow],
-        *,
-        baseline: str | None = None,  # noqa: ARG002
-    ) -> Sequence[str]:
+    def caveats(self, records: Sequence[ServingRecord], rows: Sequence[ServingRow], **_: Any) -> Sequence[str]:
         return reading.caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:

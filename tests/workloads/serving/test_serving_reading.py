@@ -22,6 +22,7 @@ from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
 from benchmarker.workloads.serving.reading.serving_bounds import bound_of, explained
+from benchmarker.workloads.serving.reading.serving_tables import header
 from benchmarker.workloads.serving.record import ServerCounters, ServerFacts, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_statistics import merged_share
 from benchmarker.workloads.serving.spec import requests_of
@@ -379,3 +380,9 @@ def test_variant_with_only_disturbed_loads_has_that_reason():
 def test_load_without_a_bottleneck_has_the_shares_that_are_known(counters, why):
     load = FAST.load(concurrency=4).model_copy(update={"counters": ServerCounters(**counters)})
     assert explained("fp16", [serving_record("fp16", [cell_of_load(load, concurrency=4)])]).why == why
+
+
+def test_header_omits_servers_that_did_not_start():
+    ready = measured("fp16", FAST, concurrencies=[4])
+    ended = ready.model_copy(update={"server": None, "cells": (), "round": 1})
+    assert "servers: vllm 0.24.0, 200" in " ".join(header([ready, ended]))

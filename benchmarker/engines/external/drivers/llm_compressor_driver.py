@@ -94,7 +94,6 @@ def _autoround(model: Any, source: str, target: str, device: str, pieces: list[l
 
 
 def _cast(folder: Path, dtype: str) -> None:
-    """Convert the float32 tensors, in which a CPU quantizes, to the requested type."""
     import torch
     from safetensors.torch import load_file, save_file
 

@@ -47,7 +47,6 @@ def _metrics(rows: Sequence[ServingRow], names: Sequence[str]) -> Columns:
 
 
 def timing_columns(rows: Sequence[ServingRow]) -> Columns:
-    """Return the columns of rates, times and good requests. The first column shows the status of a failed cell."""
     columns = _metrics(rows, TIMING) or [Column("output tok/s", lambda row: MISSING)]
     first = columns[0]
     status = replace(first, text=lambda row: first.text(row) if row.status == "ok" else status_words(row.status))
@@ -83,15 +82,17 @@ def _good(rows: Sequence[ServingRow]) -> Columns:
     return [Column("good %", text, sort=share, is_more_better=True, help=GOOD)] if any(map(share, rows)) else []
 
 
-def _server(record: ServingRecord) -> str:
-    version = (record.server and record.server.version) or ""
-    return "already running" if record.variant.url else f"{record.variant.engine} {version}"
-
-
 def header(records: Sequence[ServingRecord], *, is_run: bool = False) -> list[str]:
     models = each(records, lambda record: record.model.id)
     weights = each(records, lambda record: "dummy weights" if record.model.load_format == "dummy" else "")
-    servers = each(records, _server)
+    servers = each(
+        [record for record in records if record.server] or records,  # A server that did not start has no version.
+        lambda record: (
+            f"{record.variant.engine} {(record.server and record.server.version) or ''}"
+            if record.variant.url is None
+            else "already running"
+        ),
+    )
     requests = each(records, lambda record: str(record.procedure.get("requests")))
     return [
         *([f"variant: {plain_line(records[0].variant.name)}"] if is_run else []),
