@@ -89,7 +89,6 @@ def make_job(
 def _variant_of(
     workload: Workload, experiment: ExperimentBase | None, name: str | None, config: Path | None, typed: Typed
 ) -> VariantBase | None:
-    """Return the config's variant `name`; None if the options define a variant by themselves."""
     fields = _part_class(workload, "variant").model_fields.items()
     required = [field for field, info in fields if info.is_required() and field != "name"]
     if experiment is None:
@@ -175,7 +174,6 @@ def write_job(job: Job, folder: Path) -> Path:
 
 
 def read_job_file(path: Path) -> Job:
-    """Read a saved job as the job class of its workload; raises SpecError."""
     try:
         text, name = path.read_bytes(), DEFAULT_WORKLOAD
         # The validation refuses text that is no JSON object.
@@ -245,7 +243,6 @@ def cell_keys(job: Job, environment: Environment) -> list[str]:
 
 
 def changed_files(job: Job) -> list[str]:
-    """Return the names of the job's input files that changed since a sweep wrote the job."""
     is_judged = job.part is None or job.part.only == "quality"
     inputs = workload_of(job.workload).inputs
     return changed_inputs(job.origin.inputs, inputs(job, judged=is_judged)) if job.origin else []

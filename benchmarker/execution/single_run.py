@@ -52,7 +52,6 @@ class Run(Session):
         self.record = blank.model_copy(update={"forked": FORKED in os.environ})
 
     def execute(self) -> RunRecord:
-        """Measure all cells of the job; raises BenchmarkerError or KeyboardInterrupt."""
         self._begin()
         with self._failure_kept():
             check_unchanged(self.job, self.record.environment)

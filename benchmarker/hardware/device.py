@@ -48,12 +48,10 @@ class CudaDevice:
             self._cuda.synchronize(index)
 
     def reset_peak(self) -> None:
-        """Reset the high-water marks to the memory in use now."""
         for index in self.indices:
             self._cuda.reset_peak_memory_stats(index)
 
     def peak_memory(self) -> PeakMemory:
-        """Return the largest peak among the GPUs."""
         reserved_bytes = max(map(self._cuda.max_memory_reserved, self.indices))
         return PeakMemory(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
 
@@ -127,7 +125,6 @@ def _status_bytes(field: str) -> int | None:
 
 
 def error_kind_of(error: BaseException, device: Device) -> ErrorKind:
-    """Return the `error_kind` in a record for an error that ended work on this device."""
     if isinstance(error, BenchmarkerError):
         return error.kind
     if isinstance(error, KeyboardInterrupt):

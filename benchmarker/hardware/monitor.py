@@ -126,7 +126,6 @@ def conditions_of(states: Sequence[GpuState], *, full_clock_mhz: int | None) -> 
 def why_invalid(
     conditions: Conditions, *, own_processes: int = 1, allow_shared: bool = False
 ) -> tuple[ErrorKind, str] | None:
-    """Return kind and reason if a measurement under these conditions is invalid; None otherwise."""
     if is_shared(conditions, own_processes=own_processes) and not allow_shared:
         ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
         reason = f"{conditions.processes} processes were on the device{ours}"
@@ -203,6 +202,13 @@ class HostGauge:
         # If the process ended before the next reading, the last two readings are the nearest.
         before = [reading for reading in readings if reading.time_s <= min(start_s, last.time_s - PERIOD_S)]
         first = before[-1] if before else readings[0]
+        # The time of a server that ended leaves the sum of the own processes: keep the readings on one side of it.
+        runs: list[list[Reading]] = [[first]]
+        for reading in (reading for reading in readings if first.time_s < reading.time_s <= last.time_s):
+            runs += [[]] if reading.own_s < runs[-1][-1].own_s else []
+            runs[-1].append(reading)
+        longest = max(runs, key=len)
+        first, last = longest[0], longest[-1]
         seconds = last.time_s - first.time_s
         if seconds <= 0:
             return None

@@ -254,6 +254,18 @@ def test_kernel_counters_separate_other_programs_from_the_run(tmp_path: Path) ->
     assert gauge.between(101.1, 101.3) == load
 
 
+@pytest.mark.usefixtures("two_readings")
+def test_ended_server_is_not_counted_as_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", iter([100.0, 100.5, 101.0]).__next__)
+    gauge = HostGauge(7, proc=tmp_path)
+    for busy, child in ((1000, 4000), (1050, 4040), (1100, 0)):
+        write_counters(tmp_path, busy=(busy, 1000), steal=0, own=500, child=child, switches=3)
+        gauge.read()
+    load = gauge.between(100.2, 100.8)
+    assert load is not None
+    assert (load.seconds, load.others_share) == (0.5, pytest.approx(10 / 100))
+
+
 def write_counters(proc: Path, *, busy: tuple[int, int], steal: int, own: int, child: int, switches: int) -> None:
     cores = [f"cpu{number} {ticks} 0 0 0 0 0 0 {steal * (number == 0)} 0 0" for number, ticks in enumerate(busy)]
     (proc / "stat").write_text("\n".join(["cpu 0 0 0 0 0 0 0 0 0 0", *cores, "cpu2 9999 0 0 0 0 0 0 999 0 0"]))
