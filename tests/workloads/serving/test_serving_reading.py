@@ -151,6 +151,15 @@ def test_disturbed_load_has_no_verdict():
     assert "fails" not in text
 
 
+def test_disturbed_try_does_not_count_among_good_requests():
+    cell = cell_of_load(FAST.load(concurrency=4), concurrency=4)
+    slow_s = tuple(9.0 for _ in cell.samples[0].ttft_s)
+    slow = cell.samples[0].model_copy(update={"ttft_s": slow_s})
+    merged = {"status": "invalid", "error_kind": "merged_tokens", "reason": "merged", "samples": (slow,)}
+    (row,) = rows_of(serving_record("fp16", [cell.model_copy(update=merged)]), serving_record("fp16", [cell])).values()
+    assert (row["good_requests"], row["requests"], row["slo_verdict"]) == (200, 200, "passes")
+
+
 def test_open_loop_with_a_growing_queue_is_reported():
     full = SimulatedServer(0.1, 0.02, slots=4)
     text = to_markdown(compare_records([measured("fp16", full, rates=[8.0])]))

@@ -15,7 +15,7 @@ from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
 from benchmarker.core.formatting import percent, range_text
 from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import plain_caveats
-from benchmarker.schema.record import status_words
+from benchmarker.schema.record import DISTURBANCES, status_words
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.reading.serving_bounds import bound_of
 from benchmarker.workloads.serving.record import (
@@ -86,6 +86,7 @@ class ServingRow(Row):
 def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> ServingRow:
     first, key = records[0], fields["cell"]
     cells = [cell for record in records if isinstance(cell := cell_of(record, key), ServingCell)]
+    cells = [cell for cell in cells if cell.error_kind not in DISTURBANCES] or cells
     loads = [(load, cell.new_tokens) for cell in cells for load in cell.samples]
     servers = [record.server for record in records if record.server]
     preemptions = [load.counters.preemptions for load, _ in loads if load.counters.preemptions is not None]
