@@ -212,4 +212,6 @@ def why_no_profile(records: Sequence[RunRecord]) -> str:
         if record.profile and record.cells:
             # A stopped sweep keeps the profile of its last attempt, even if all cells are invalid.
             return f"discarded: {record.cells[-1].reason or record.cells[-1].status}"
+    if all(record.last_good is None for record in records):
+        return "no cell has a valid time"
     return "left out, or the run ended before it"

@@ -145,10 +145,13 @@ def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
 def test_discarded_profiles_and_invalid_runs_have_a_reason(tmp_path) -> None:
     void = cell(status="invalid", error_kind="disturbed", reason="other programs took 59 % of our cores' time")
     discarded = record("int8", load=None, no_profile=missing("discarded: other programs took 62 % of our cores' time"))
+    unpacked = cell(status="invalid", error_kind="wrong_result", reason="ran in bfloat16")
     records = [run("fp16", *FP16, tpot_ms=20.0).model_copy(update={"cells": (void,)}), discarded]
+    records.append(record("awq", unpacked, load=None))
     done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *records))])
     assert "fp16 is not explained: no profile (discarded: other programs took 59 % of our cores' time)." in done.output
     assert "int8 is not profiled (discarded: other programs took 62 % of our cores' time): at prompt" in done.output
+    assert "awq is not explained: no profile (no cell has a valid time)." in done.output
 
 
 def test_predicted_graph_ceiling_is_printed_with_the_measured_rate(tmp_path) -> None:
