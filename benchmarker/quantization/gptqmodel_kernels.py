@@ -112,10 +112,11 @@ def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization
         with undisturbed():
             return read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
     except Exception as error:
-        linear = _unready_kernel(error)
-        if linear is None or error_kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
+        first = error.__cause__ or error  # `read_model` replaces errors of quantized weights.
+        linear = _unready_kernel(first)
+        if linear is None or error_kind_of(first, find_device(target.device)) in ("oom_gpu", "oom_host"):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = " ".join(f"{type(first).__name__}: {first}".split())[:200]
         raise DeviceError(
             f"{quant}: gptqmodel could not build {linear}, which it compiles or downloads at first use "
             f"({reason}). Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"

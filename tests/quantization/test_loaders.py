@@ -113,7 +113,7 @@ def test_attention_heads_not_divisible_by_kv_heads_are_refused(model_folder):
 
 
 def test_checkpoint_with_mismatched_shapes_is_refused(model_folder):
-    config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 272}
+    config = json.loads((model_folder / "config.json").read_text()) | {"intermediate_size": 512}
     (model_folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
         load(model_folder, "fp16")
@@ -317,7 +317,7 @@ def test_int4_scales_option_sets_the_algorithm_and_not_the_packing(scales, algor
 
 def test_int4_refuses_a_group_size_that_does_not_divide(tmp_path):
     checkpoint = Checkpoint(
-        tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 272}
+        tmp_path, "some/model", None, dummy=False, config={"hidden_size": 256, "intermediate_size": 96}
     )
     with pytest.raises(SpecError) as caught:
         torchao_int4.check_groups("int4", checkpoint, 64)

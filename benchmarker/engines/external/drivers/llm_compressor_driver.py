@@ -18,7 +18,6 @@ class Driver:
     def quantize(
         self, *, source: str, target: str, method: str, dtype: str, computed: str, device: str, pieces: list[list[int]]
     ) -> None:
-        """Write the quantized checkpoint to `target`, with unquantized tensors in `dtype`."""
         if device == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import torch
