@@ -60,19 +60,29 @@ SERVER_TOOL = (
     "-DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_TOOLS_INSTALL=ON -DLLAMA_USE_PREBUILT_UI=OFF "
     "-DLLAMA_OPENSSL=OFF"
 )
-LLAMA_CPP = EnvironmentSpec(
-    name="llama-cpp",
-    engine="llama-cpp",
-    summary="llama.cpp for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
-    device="cpu",
-    module="llama_cpp",
-    pins_name="llama-cpp",
-    pythons=("3.12", "3.11", "3.13"),
-    disk_bytes=GIB,
-    # pip's cache ignores CMAKE_ARGS: a wheel compiled for the CPU would be installed as the CUDA build.
-    pip_options=("--no-cache-dir",),
-    variables={CMAKE: "-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"},
-)
+
+
+def _llama_cpp(*, has_server: bool, on_gpu: bool, was_run: str = "run by benchmarker's authors") -> EnvironmentSpec:
+    engine = "llama-server" if has_server else "llama-cpp"
+    needs = " and the CUDA toolkit" if on_gpu else "; CMake comes along"
+    options = ["-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON", *["-DGGML_CUDA=ON"] * on_gpu, *[SERVER_TOOL] * has_server]
+    return EnvironmentSpec(
+        name=f"{engine}-cuda" if on_gpu else engine,
+        engine=engine,
+        summary=f"llama.cpp{' with its server' * has_server} for {'NVIDIA GPUs' if on_gpu else 'the CPU'}, "
+        f"compiled here (needs a C++ compiler{needs})",
+        device="cuda" if on_gpu else "cpu",
+        module="llama_cpp",
+        pins_name="llama-cpp",
+        pythons=("3.12", "3.11", "3.13"),
+        disk_bytes=3 * GIB if on_gpu else GIB,
+        # pip's cache ignores CMAKE_ARGS: a wheel compiled for the CPU would be installed as the CUDA build.
+        pip_options=("--no-cache-dir",),
+        variables={CMAKE: " ".join(options)},
+        was_run=was_run,
+    )
+
+
 VLLM = EnvironmentSpec(
     name="vllm",
     engine="vllm",
@@ -81,22 +91,6 @@ VLLM = EnvironmentSpec(
     module="vllm",
     pythons=("3.12", "3.11", "3.13"),
     disk_bytes=15 * GIB,
-)
-LLAMA_CPP_CUDA = replace(
-    LLAMA_CPP,
-    name="llama-cpp-cuda",
-    summary="llama.cpp for NVIDIA GPUs, compiled here (needs a C++ compiler and the CUDA toolkit)",
-    device="cuda",
-    disk_bytes=3 * GIB,
-    variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} -DGGML_CUDA=ON"},
-    was_run="run by benchmarker's authors, with a library that they built by hand",
-)
-LLAMA_SERVER = replace(
-    LLAMA_CPP,
-    name="llama-server",
-    engine="llama-server",
-    summary="llama.cpp with its server for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
-    variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} {SERVER_TOOL}"},
 )
 LLM_COMPRESSOR = EnvironmentSpec(
     name="llm-compressor",
@@ -109,18 +103,14 @@ LLM_COMPRESSOR = EnvironmentSpec(
     was_run="run by benchmarker's authors on a CPU",
 )
 SPECS = (
-    LLAMA_CPP,
-    LLAMA_CPP_CUDA,
-    LLAMA_SERVER,
-    replace(
-        LLAMA_SERVER,
-        name="llama-server-cuda",
-        summary="llama.cpp with its server for NVIDIA GPUs, compiled here (needs a C++ compiler and the CUDA toolkit)",
-        device="cuda",
-        disk_bytes=LLAMA_CPP_CUDA.disk_bytes,
-        variables={CMAKE: f"{LLAMA_CPP_CUDA.variables[CMAKE]} {SERVER_TOOL}"},
-        was_run=NOT_RUN,
+    _llama_cpp(has_server=False, on_gpu=False),
+    _llama_cpp(
+        has_server=False,
+        on_gpu=True,
+        was_run="run by benchmarker's authors, with a library that they built by hand",
     ),
+    _llama_cpp(has_server=True, on_gpu=False),
+    _llama_cpp(has_server=True, on_gpu=True, was_run=NOT_RUN),
     EnvironmentSpec(
         name="vllm-cpu",
         engine="vllm",
