@@ -189,13 +189,8 @@ def check_writable(folder: Path, config: dict[str, Any]) -> None:
 
 def _write_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
     rope = config.get("rope_parameters") or {}
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
+    for name, key in SHAPE_FIELDS.items():
+        writer.add_uint32(f"{writer.arch}.{key}", config[name])
     writer.add_value_length(config["head_dim"])
     writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
