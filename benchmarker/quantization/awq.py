@@ -33,8 +33,6 @@ class AWQOptions(FormOptions):
 
 def check(options: AWQOptions, target: Target) -> None:
     """Raise SpecError if the dtype is not supported, or the kernel does not run on the device."""
-    if target.dtype == "float32":
-        raise SpecError("awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     if target.dtype == "bfloat16" and target.device != "cpu":
         # transformers would compute in float16, and the table would report bfloat16.
         raise SpecError("awq: transformers runs it in float16 on a GPU; use --dtype float16")

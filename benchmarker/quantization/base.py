@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.checkpoints.dummy import empty_model
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.core.errors import DeviceError, MissingLibraryError, UnsupportedError, install_hint, installed_version
+from benchmarker.core.errors import (
+    DeviceError,
+    MissingLibraryError,
+    SpecError,
+    UnsupportedError,
+    install_hint,
+    installed_version,
+)
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
 
@@ -131,6 +138,9 @@ def check_supported(loader: Loader, options: Options, target: Target) -> None:
     """Raise a BenchmarkerError if a library is missing, or the device or dtype is not supported."""
     require(loader.name, *loader.packages)
     loader.check(options, target)
+    if target.dtype not in loader.dtypes:
+        dtypes = " or ".join(loader.dtypes)
+        raise SpecError(f"{loader.name}: computes in {dtypes}, not {target.dtype}; use --dtype {dtypes}")
     if has_int8_head(options) and installed_version("torchao") is None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 

@@ -28,7 +28,6 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.dummy import empty_model, packable_linears
 from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config
 from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
-from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, torch_gpu
 from benchmarker.quantization.calibration import calibration_ids, calibration_text, computed_dtype
 from benchmarker.quantization.gptqmodel_kernels import (
@@ -90,8 +89,6 @@ class GPTQOptions(FormOptions):
 
 
 def check(options: GPTQOptions, target: Target) -> None:
-    if target.dtype == "float32":
-        raise SpecError("gptq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     check_kernel(options.kernel, options.model_dump(), torch_gpu(target.device))
     calibration_text(options.calibration)
 

@@ -7,17 +7,13 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.core.errors import SpecError
 from benchmarker.quantization import base
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, check_nvidia, load_by_torchao, reads_torchao
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    """Raise DeviceError without an NVIDIA GPU with fp8 tensor cores, SpecError for a dtype other than bfloat16."""
+    """Raise DeviceError without an NVIDIA GPU with fp8 tensor cores."""
     check_nvidia("fp8", target.device, base.FP8_CAPABILITY, instead="int8-dynamic runs here")
-    if target.dtype != "bfloat16":
-        # torch's GEMM with row scales returns bfloat16 only.
-        raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded:  # noqa: ARG001
@@ -36,6 +32,6 @@ LOADER: Loader = Loader(
     reads=reads_torchao("Float8DynamicActivationFloat8WeightConfig"),
     check=check,
     aliases=("float8", "torchao-fp8"),
-    dtypes=("bfloat16",),
+    dtypes=("bfloat16",),  # torch's GEMM with row scales returns no other type.
     bits=(8,),
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import (
     FormOptions,
     Loaded,
@@ -34,10 +33,8 @@ class Int4Options(FormOptions):
 
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
-    """Raise DeviceError without an NVIDIA GPU of capability 8.0, SpecError for a dtype other than bfloat16."""
+    """Raise DeviceError without an NVIDIA GPU of compute capability 8.0."""
     check_nvidia("int4", target.device, CAPABILITY, instead="bnb4 and gptq run here too")
-    if target.dtype != "bfloat16":
-        raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target) -> Loaded:

@@ -23,7 +23,7 @@ from benchmarker.core.errors import (
     UnsupportedError,
 )
 from benchmarker.quantization import torchao_fp8, torchao_int4
-from benchmarker.quantization.base import Loaded, Options
+from benchmarker.quantization.base import Loaded, Options, check_supported
 from benchmarker.quantization.load import load_facts, load_model
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, logits, prepare
 
@@ -299,7 +299,7 @@ def test_int4_on_a_cpu_is_refused_before_the_model_is_searched():
 def test_int4_refuses_unsupported_gpus_and_dtypes(gpu, dtype, line, monkeypatch):
     gpu.install(monkeypatch)
     with pytest.raises(BenchmarkerError, match=re.escape(line)):
-        torchao_int4.check(torchao_int4.Int4Options(), Target("cuda:0", dtype))
+        check_supported(torchao_int4.LOADER, torchao_int4.Int4Options(), Target("cuda:0", dtype))
 
 
 def test_int4_supports_hopper(monkeypatch):
@@ -394,14 +394,14 @@ def test_fp8_on_a_cpu_is_refused_before_the_model_is_searched():
             "bfloat16",
             "fp8: needs an NVIDIA GPU of compute capability 8.9; this is NVIDIA A100 (8.0). int8-dynamic runs here",
         ),
-        ((9, 0), "float16", "fp8: torch's product of rows gives bfloat16, not float16; use --dtype bfloat16"),
+        ((9, 0), "float16", "fp8: computes in bfloat16, not float16; use --dtype bfloat16"),
     ],
 )
 def test_fp8_refuses_unsupported_gpus_and_dtypes(capability, dtype, line, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     with pytest.raises((DeviceError, SpecError)) as caught:
-        torchao_fp8.check(Options(), Target("cuda:0", dtype))
+        check_supported(torchao_fp8.LOADER, Options(), Target("cuda:0", dtype))
     assert str(caught.value) == line
 
 

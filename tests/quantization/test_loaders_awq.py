@@ -110,7 +110,7 @@ def test_random_awq_weights_have_the_models_deviation_and_zero_mean(shape_folder
 @pytest.mark.parametrize(
     ("model", "dtype", "options", "line"),
     [
-        ("awq", "float32", {}, "awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16"),
+        ("awq", "float32", {}, "awq: computes in float16 or bfloat16, not float32; use --dtype float16 or bfloat16"),
         ("awq", "float16", {"kernel": "marlin"}, "awq: the marlin kernel needs a GPU; this is the CPU."),
         (
             "plain",

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
-from benchmarker.quantization.base import TorchGpu
+from benchmarker.quantization.base import TorchGpu, check_supported
 from benchmarker.quantization.gptq import LOADER, GPTQOptions
 from benchmarker.quantization.gptqmodel_kernels import KernelName, check_kernel, check_shapes
 from benchmarker.schema.config_io import validated
@@ -94,8 +94,8 @@ def test_layer_sizes_not_divisible_by_32_are_refused():
 
 def test_float32_is_refused_before_download():
     with pytest.raises(SpecError) as caught:
-        LOADER.check(GPTQOptions(), Target("cpu", "float32"))
-    assert str(caught.value) == ("gptq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
+        check_supported(LOADER, GPTQOptions(), Target("cpu", "float32"))
+    assert str(caught.value) == ("gptq: computes in float16 or bfloat16, not float32; use --dtype float16 or bfloat16")
 
 
 def test_missing_calibration_file_is_refused():
