@@ -71,7 +71,6 @@ class Loader:
     stored_only: str | None = None  # Error text for an unquantized checkpoint; None if the loader quantizes.
     packing: Packing | None = None
     """Format of a dummy checkpoint; None for 16-bit weights that are quantized while loading."""
-    of_gguf: bool = False  # True for the loader of GGUF files.
     aliases: tuple[str, ...] = ()  # Unambiguous other names: `nf4`.
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
     quantizes_experts: bool = False  # True if experts fused in 3-D parameters are quantized.

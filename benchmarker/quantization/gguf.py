@@ -46,6 +46,5 @@ LOADER: Loader = Loader(
     options=FormOptions,
     packages=("gguf",),
     load=load,
-    of_gguf=True,
     reads=lambda stored: stored.get("quant_method") == "gguf",
 )

@@ -185,9 +185,9 @@ def find_checkpoint(
         is_external: True if stored formats are read elsewhere, such as by an engine with its own libraries.
     """
     loader = LOADERS[variant.quant]
-    if loader.of_gguf and gguf_file(model) is None:
+    if variant.quant == "gguf" and gguf_file(model) is None:
         raise ModelError(
-            f"{model.id}: not a GGUF file, which --quant {variant.quant} reads: give one with --model FILE.gguf; "
+            f"{model.id}: not a GGUF file, which --quant gguf reads: give one with --model FILE.gguf; "
             "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
         )
     if model.load_format == "dummy" and loader.stored_only and loader.packing is None:
@@ -244,10 +244,9 @@ def options_of(quant: str, options: Options, checkpoint: Checkpoint) -> Options:
 
 
 def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
-    if not checkpoint.is_gguf or LOADERS[quant].of_gguf:
+    if not checkpoint.is_gguf or quant == "gguf":
         return None
-    able = next(name for name, loader in LOADERS.items() if loader.of_gguf)
-    by = f"--quant {able} reads it through transformers, --engine llama-cpp through llama.cpp"
+    by = "--quant gguf reads it through transformers, --engine llama-cpp through llama.cpp"
     return f"{checkpoint.model_id} is a GGUF file: {by}"
 
 

@@ -54,7 +54,7 @@ def run_arguments(outcome: Outcome, device: Device, *, model: Path, folder: Path
 
     The run loads `model` with random weights, or the small shipped model for a GGUF quantization.
     """
-    of_gguf = LOADERS[outcome.variant].of_gguf
+    of_gguf = outcome.variant == "gguf"
     return [
         *(("--model", _gguf_file(folder)) if of_gguf else ("--model", str(model), "--load-format", "dummy")),
         *("--device", device.torch_name),
