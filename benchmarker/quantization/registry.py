@@ -15,10 +15,9 @@ from benchmarker.quantization import (
     fp16,
     gguf,
     gptq,
-    torchao_fp8,
+    torchao_dynamic,
     torchao_int4,
     torchao_int8,
-    torchao_int8_dynamic,
 )
 from benchmarker.quantization.base import Loader, Options
 from benchmarker.quantization.dummy_packing import SCHEMES
@@ -29,8 +28,8 @@ from benchmarker.schema.model import QuantSpec
 LOADERS: dict[str, Loader] = {
     "fp16": fp16.LOADER,
     "int8": torchao_int8.LOADER,
-    "int8-dynamic": torchao_int8_dynamic.LOADER,
-    "fp8": torchao_fp8.LOADER,
+    "int8-dynamic": torchao_dynamic.INT8,
+    "fp8": torchao_dynamic.FP8,
     "int4": torchao_int4.LOADER,
     "gptq": gptq.LOADER,
     "awq": awq.LOADER,

@@ -22,7 +22,7 @@ from benchmarker.core.errors import (
     SpecError,
     UnsupportedError,
 )
-from benchmarker.quantization import torchao_fp8, torchao_int4
+from benchmarker.quantization import torchao_dynamic, torchao_int4
 from benchmarker.quantization.base import Loaded, Options, check_supported
 from benchmarker.quantization.load import load_facts, load_model
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, logits, prepare
@@ -401,7 +401,7 @@ def test_fp8_refuses_unsupported_gpus_and_dtypes(capability, dtype, line, monkey
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     with pytest.raises((DeviceError, SpecError)) as caught:
-        check_supported(torchao_fp8.LOADER, Options(), Target("cuda:0", dtype))
+        check_supported(torchao_dynamic.FP8, Options(), Target("cuda:0", dtype))
     assert str(caught.value) == line
 
 
