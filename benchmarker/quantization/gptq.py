@@ -111,7 +111,7 @@ def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ..
     meta = own.get("meta")
     if isinstance(meta, dict) and "benchmarker" in meta:
         return (str(meta["benchmarker"]),)
-    choices = options.model_dump(include=options.model_fields_set - {"kernel"})
+    choices = options.model_dump(include=options.model_fields_set - {"kernel", "lm_head"})
     unused = [f"{key}={value}" for key, value in choices.items() if key not in own or own[key] != value]
     if not unused:
         return ()

@@ -42,6 +42,13 @@ def test_random_gptq_weights_run_on_the_requested_kernel(shape_folder, kernel, l
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("traced_only")
+def test_output_layer_of_a_gptq_checkpoint_is_no_unused_option(shape_folder):
+    loaded = load(shape_folder, "gptq", dummy=True, kernel="torch", lm_head="int8")
+    assert [note.split(",")[0] for note in loaded.notes] == ["kernel torch: TorchLinear", "lm_head is int8 by torchao"]
+
+
+@pytest.mark.slow
 def test_kernel_other_than_the_requested_one_raises(shape_folder):
     loaded = load(shape_folder, "gptq", dummy=True, kernel="torch")
     with pytest.raises(DeviceError) as caught:
