@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
@@ -31,8 +31,8 @@ from benchmarker.checkpoints.read_model import import_libraries, read_model, und
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, torch_gpu
 from benchmarker.quantization.calibration import calibration_ids, calibration_text, computed_dtype
 from benchmarker.quantization.gptqmodel_kernels import (
-    GROUPS,
     PACKING,
+    GroupSize,
     KernelName,
     check_kernel,
     check_shapes,
@@ -60,7 +60,7 @@ class GPTQOptions(FormOptions):
 
     bits: Literal[2, 3, 4, 8] = 4
     """Bits per weight."""
-    group_size: int = 128
+    group_size: GroupSize = 128
     """Input channels that share a scale; -1 for a whole row."""
     sym: bool = True
     """Make zero the middle code; otherwise each group has its own zero point."""
@@ -79,13 +79,6 @@ class GPTQOptions(FormOptions):
     """Number of calibration samples, consecutive pieces of the text."""
     calibration_tokens: Annotated[int, Field(gt=0)] = 512
     """Tokens per calibration sample."""
-
-    @field_validator("group_size")
-    @classmethod
-    def _known_group_size(cls, group_size: int) -> int:
-        if group_size not in GROUPS:
-            raise ValueError(f"{group_size} is not one of {', '.join(map(str, GROUPS))}")
-        return group_size
 
 
 def check(options: GPTQOptions, target: Target) -> None:
@@ -157,8 +150,7 @@ def _make(
     size = f"{len(pieces)} pieces of {options.calibration_tokens} tokens"
     progress.note(f"quantizing with GPTQ: {size} to calibrate on")
     described = options.model_dump(include=WEIGHT_KEYS) | {"dtype": target.dtype}
-    # Upper limit: the size of the unquantized weights.
-    needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+    needed_bytes = checkpoint.weight_file_bytes  # Upper limit: the size of the unquantized weights.
     with cache.new_entry(
         key, kind="gptq", model=checkpoint.model_id, options=described, needed_bytes=needed_bytes
     ) as draft:

@@ -14,7 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Target
 from benchmarker.checkpoints.dummy import plain_tensor
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from benchmarker.quantization.base import TorchGpu
 
 KernelName = Literal["auto", "torch", "torch_aten", "triton", "exllama_v2", "marlin"]
-GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)
+GroupSize = Literal[-1, 16, 32, 64, 128, 256, 512, 1024]
+GROUPS: tuple[int, ...] = get_args(GroupSize)
 WORD_BITS = 32
 NOT_STORED = ("input_perm",)
 """Machete's order of the inputs: a buffer that no checkpoint has, reported as missing by transformers."""

@@ -119,7 +119,7 @@ def test_binary_calibration_file_is_refused(tmp_path):
     ("options", "problem"),
     [
         ({"bits": 5}, "bits: input should be 2, 3, 4 or 8, not 5"),
-        ({"group_size": 100}, "group_size: 100 is not one of -1, 16, 32, 64, 128, 256, 512, 1024"),
+        ({"group_size": 100}, "group_size: input should be -1, 16, 32, 64, 128, 256, 512 or 1024, not 100"),
         ({"damp_percent": 1.5}, "damp_percent: input should be less than 1, not 1.5"),
         ({"groupsize": 64}, "no key 'groupsize'; did you mean 'group_size'?"),
     ],
