@@ -42,7 +42,7 @@ ECHO = textwrap.dedent("""
         elif operation == "score":
             with open(request["output"], "wb") as file:
                 array.array("f", [-1.0, -0.5] * (len(request["ids"]) - request["rows_from"])).tofile(file)
-            answer = {"path": "decode", "vocabulary": 2}
+            answer = {"vocabulary": 2}
         elif operation == "facts":
             answer = {"version": "9", "python": "3", "kv_cache": "paged", "growth_bytes": os.getpid()}
         else:

@@ -95,11 +95,10 @@ FAKE = textwrap.dedent("""
 
         def score(self, *, ids, output, together, rows_from):
             if ids[0] == 0:
-                return {"path": "prefill", "rows": [{"ids": [4, 5], "log_probabilities": [-0.5, -1.0]},
-                                                    {"ids": [6], "log_probabilities": [-0.25]}]}
+                return {"rows": [[(4, -0.5), (5, -1.0)], [(6, -0.25)]]}
             with open(output, "wb") as file:
                 array.array("f", [-1.0, -0.5, -2.0] * (len(ids) - rows_from)).tofile(file)
-            return {"path": "decode", "vocabulary": 3}
+            return {"vocabulary": 3}
 
         def facts(self):
             return {"version": "9", "kv_cache": "paged", "settings": {"threads": 2}, "kv_cache_bytes": 7}

@@ -7,7 +7,8 @@ answers each request with one JSON object:
     open      of the engine                       load_s
     generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns, engine_times,
                                                   accepted_tokens
-    score     ids, output, together, rows_from    path, and a file of log-probabilities or rows of the likeliest tokens
+    score     ids, output, together, rows_from    vocabulary, and a file of log-probabilities by decode steps; or rows:
+                                                  [id, log-probability] of the likeliest tokens by prefill
     facts                                         version, kv_cache, and fields of ExternalFacts
     start_trace                                   {}
     stop_trace  path                              {}, and the profiler's trace, with annotations of prefill and decode

@@ -214,7 +214,7 @@ class ExternalSource(TokenSource):
             output = Path(folder, "log_probabilities.f32")
             arguments: dict[str, Any] = {"ids": list(ids), "together": together, "rows_from": rows_from}
             answer = self.driver.request("score", limit_s=self.limit_s, output=str(output), **arguments)
-            if answer["path"] == "decode":
+            if "rows" not in answer:
                 values = numpy.fromfile(output, dtype=numpy.float32)
                 rows, vocabulary = len(ids) - rows_from, answer["vocabulary"]
                 if len(values) != rows * vocabulary:
@@ -222,12 +222,11 @@ class ExternalSource(TokenSource):
                         f"{self.name}: its driver scored {len(values)} values where {rows} x {vocabulary} are due"
                     )
                 return Scores(values.reshape(rows, vocabulary))
-        shape = len(answer["rows"]), max(len(row["ids"]) for row in answer["rows"])
+        shape = len(answer["rows"]), max(map(len, answer["rows"]))
         top_ids = numpy.full(shape, -1, dtype=numpy.int64)
         top = numpy.full(shape, -numpy.inf, dtype=numpy.float32)
         for index, row in enumerate(answer["rows"]):
-            top_ids[index, : len(row["ids"])] = row["ids"]
-            top[index, : len(row["ids"])] = row["log_probabilities"]
+            top_ids[index, : len(row)], top[index, : len(row)] = zip(*row, strict=True)
         return PrefillScores(top_ids, top)
 
 

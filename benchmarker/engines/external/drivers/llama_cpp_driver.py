@@ -124,7 +124,7 @@ class Driver:
                 file.write(self._log_probabilities(0).tobytes())
         self._api.llama_batch_free(prompt)
         self._api.llama_batch_free(step)
-        return {"path": "decode", "vocabulary": self._vocabulary}
+        return {"vocabulary": self._vocabulary}
 
     def quantize(self, *, source: str, target: str, form: str, threads: int, library: str | None) -> dict[str, Any]:
         self.import_engine(library=library)

@@ -98,12 +98,7 @@ class Driver:
         meta = answer["meta_info"]
         # The first position has no prediction; the new token's row is the prediction after the last position.
         rows = [*meta["input_top_logprobs"][1:], meta["output_top_logprobs"][0]]
-        return {
-            "path": "prefill",
-            "rows": [
-                {"ids": [entry[1] for entry in row], "log_probabilities": [entry[0] for entry in row]} for row in rows
-            ],
-        }
+        return {"rows": [[(token, log_probability) for log_probability, token, *_ in row] for row in rows]}
 
     def facts(self) -> dict[str, Any]:
         import sglang

@@ -150,12 +150,7 @@ class Driver:
         (answer,) = self._llm.generate([TokensPrompt(prompt_token_ids=ids)], parameters, use_tqdm=False)
         # The first position has no prediction; the new token's row is the prediction after the last position.
         rows = [*answer.prompt_logprobs[1:], answer.outputs[0].logprobs[0]]
-        return {
-            "path": "prefill",
-            "rows": [
-                {"ids": list(row), "log_probabilities": [entry.logprob for entry in row.values()]} for row in rows
-            ],
-        }
+        return {"rows": [[(token, entry.logprob) for token, entry in row.items()] for row in rows]}
 
     def facts(self) -> dict[str, Any]:
         import vllm
