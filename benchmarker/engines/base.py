@@ -90,7 +90,6 @@ class TokenSource:
 
     model: PreTrainedModel | None = None  # The torch model, if it is in this process.
     is_elsewhere: bool = False  # True if another process runs the model.
-    has_trace: bool = False  # True if that process can profile a generation.
     loaded: LoadFacts | None = None
     shares: int = 1  # Number of GPUs among which every weight is divided.
     kv_value_bytes: float | None = None
@@ -172,6 +171,8 @@ class Engine:
     """Option that makes the engine quantize a 16-bit checkpoint. Its value is the quantization in a variant's name."""
     sizing_options: tuple[str, ...] = ()
     """Engine options that set limits and buffer sizes. They are not part of a variant's name."""
+    has_trace = False
+    """True if the engine's own process can profile a generation."""
     mixes_prefill = False
     """True if the engine prefills some sequences of a batch while decoding others: decode rates include prefill."""
 

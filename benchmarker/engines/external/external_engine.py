@@ -30,7 +30,6 @@ TRACE_S = 120.0  # Time limit for starting the profiler, and for writing a trace
 
 class ExternalEngine(Engine):
     limit_s = 1800.0  # Time limit of one request. The first start of vLLM on a new machine compiles for minutes.
-    has_trace = False  # True if the driver can profile a generation.
 
     def why_not_installed(self) -> str | None:
         return why_not_installed(self.name)
@@ -88,7 +87,6 @@ class ExternalEngine(Engine):
                 limit_s=self.limit_s,
                 environment=marker.name,
                 fields=fields,
-                has_trace=self.has_trace,
                 gpus=form.gpus,
                 growths=tuple(memory.growth_bytes for memory in memories),
                 speculates=getattr(form.engine_options, "speculative", None) is not None,
@@ -115,7 +113,6 @@ class ExternalSource(TokenSource):
     limit_s: float
     environment: str
     fields: dict[str, Any] = field(default_factory=dict)  # Fields of ExternalFacts unknown to the driver.
-    has_trace: bool = False
     gpus: int = 1  # On a CPU, number of processes.
     growths: Sequence[Callable[[], int | None]] = ()
     """Functions that return the growth of each GPU's used memory since before the driver started; empty on a CPU."""

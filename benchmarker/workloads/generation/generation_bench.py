@@ -14,7 +14,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, plural, seconds
 from benchmarker.engines.base import TokenSource, refuse_device
-from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
@@ -223,7 +223,7 @@ def count_kernels_per_token(last: LastCell) -> dict[str, Any]:
 def profile_generation(last: LastCell) -> dict[str, Any]:
     """Profile one more generation of at most `profile_tokens`, and write its trace next to the record."""
     job, benchmarker, source = last.job, last.benchmarker, last.benchmarker.source
-    if source.is_elsewhere and not source.has_trace:
+    if source.is_elsewhere and not ENGINES[job.variant.engine].has_trace:
         engine = job.variant.engine
         raise UnsupportedError(f"{engine} runs in a process of its own, which torch.profiler here does not see")
     point = last.point._replace(new_tokens=min(last.point.new_tokens, job.procedure.profile_tokens))

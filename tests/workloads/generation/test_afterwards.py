@@ -178,7 +178,7 @@ def test_profile_is_recorded_with_its_shape_and_no_reason(monkeypatch: pytest.Mo
 
 
 def test_external_engine_has_a_reason_for_its_missing_profile() -> None:
-    source = SimpleNamespace(is_elsewhere=True, has_trace=False)
+    source = SimpleNamespace(is_elsewhere=True)
     subject = cast("ModelBenchmarker", SimpleNamespace(source=source, device=FakeDevice()))
     job = cast("GenerationJob", SimpleNamespace(variant=SimpleNamespace(engine="llama-cpp"), points=GRID.points))
     assert after_timing(profile_generation, last(job, record("fp16"), subject)) == {
