@@ -228,14 +228,11 @@ class ExternalSource(TokenSource):
 
 
 def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
-    try:
-        times = [int(answer[key]) for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
-        tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProcessError(f"{name}: its driver answered 'generate' without tokens or times") from error
+    times = [answer[key] for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
     if times != sorted(times) or times[0] == times[-1]:
         raise ProcessError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
     start_ns, first_ns, last_ns, end_ns = times
+    tokens = tuple(map(tuple, answer["tokens"]))
     return Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
 
 
