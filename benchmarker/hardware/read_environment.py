@@ -27,10 +27,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        if match := re.search(r"^model name\s*:\s*(.+)$", (PROC / "cpuinfo").read_text(), re.MULTILINE):
-            return " ".join(match.group(1).split())
-    return platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", _text(PROC / "cpuinfo"), re.MULTILINE)
+    return " ".join(match[1].split()) if match else platform.processor() or platform.machine()
 
 
 def cores() -> int:
