@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
@@ -96,18 +97,13 @@ def open_divided(
     _check(checkpoint, device, form.gpus)
     devices = [part.torch_name for part in devices_from(device, form.gpus)]
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
+    form = replace(form, is_share=True)
     arguments = {
         "engine": engine.name,
         "checkpoint": {**asdict(checkpoint), "folder": str(checkpoint.folder.resolve())},
-        "form": {
-            "quant": form.quant,
-            "options": form.options.model_dump(mode="json"),
-            "dtype": form.dtype,
-            "engine_options": form.engine_options.model_dump(mode="json"),
-            "gpus": form.gpus,
-        },
+        "form": TypeAdapter(Form).dump_python(form, mode="json", serialize_as_any=True),
     }
-    share = engine.open(checkpoint, replace(form, is_share=True), device, progress)
+    share = engine.open(checkpoint, form, device, progress)
     with open_ranks(serve, arguments, devices=devices, device=device) as ranks, ExitStack() as stack:
         own, others = ranks.together({"do": "load"}, lambda: stack.enter_context(share), kind="load")
         assert isinstance(own, TorchDecoder)
@@ -185,7 +181,7 @@ def _open_share(
         "engine_options": opened_by.options.model_validate(form["engine_options"]),
     }
     checkpoint |= {"folder": Path(checkpoint["folder"])}
-    return opened_by.open(Checkpoint(**checkpoint), Form(**form, is_share=True), device, Silent())
+    return opened_by.open(Checkpoint(**checkpoint), Form(**form), device, Silent())
 
 
 def _uncounted(work: Callable[[], object]) -> int:
