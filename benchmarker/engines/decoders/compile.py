@@ -81,7 +81,6 @@ class CompiledStep(LibraryStep):
         super().__init__(model)
         self._on_cpu = device.kind == "cpu"
         self._is_captured = is_captured
-        self.settings: dict[str, Any] = {}  # Inductor settings that override `settings_on_gpu()`.
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -172,7 +171,7 @@ class CompiledStep(LibraryStep):
         return cast("Function", compiled)
 
     def inductor_settings(self) -> dict[str, Any]:
-        return known_settings(({} if self._on_cpu else self.settings_on_gpu()) | self.settings)
+        return {} if self._on_cpu else known_settings(self.settings_on_gpu())
 
     def settings_on_gpu(self) -> dict[str, Any]:
         return ON_GPU
