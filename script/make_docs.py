@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -19,7 +20,7 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.cli.run_options import as_json
+from benchmarker.cli.run_options import run_help
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.checkpoint_table import format_sheet
@@ -102,7 +103,15 @@ def reference_folders() -> list[str]:
 
 def run_help_files() -> dict[str, str]:
     """Return the saved help of each workload's run, by its path in the repository."""
-    return {f"benchmarker/cli/run_help/{name}.json": as_json(workload_of(name)) for name in WORKLOADS}
+    return {f"benchmarker/cli/run_help/{name}.json": _saved_help(name) for name in WORKLOADS}
+
+
+def _saved_help(workload: str) -> str:
+    """Return the JSON of a workload's help, one option per line."""
+    made_help = run_help(workload_of(workload))
+    lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
+    head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
+    return head + "\n" + ",\n".join(lines) + "\n]}\n"
 
 
 def with_tables(name: str) -> str:

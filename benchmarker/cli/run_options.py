@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,14 +104,6 @@ def quantization_names() -> str:
 def _saved(workload: str) -> RunHelp:
     content = json.loads((FOLDER / f"{workload}.json").read_text(encoding="utf-8"))
     return RunHelp(content["command"], content["example"], tuple(Option(**option) for option in content["options"]))
-
-
-def as_json(workload: Workload) -> str:
-    """Return the content of the workload's file in `run_help`, one option per line."""
-    made_help = run_help(workload)
-    lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
-    head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
-    return head + "\n" + ",\n".join(lines) + "\n]}\n"
 
 
 def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> Any:
