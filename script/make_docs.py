@@ -23,7 +23,7 @@ from benchmarker.cli.app import app
 from benchmarker.cli.run_options import run_help
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
-from benchmarker.quantization.checkpoint_table import format_sheet
+from benchmarker.quantization.checkpoint_table import ROWS
 from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.columns import first_table, measured_text
@@ -229,9 +229,13 @@ def config_page() -> str:
 
 def checkpoints_page() -> str:
     """Return the page of the formats of checkpoints, with the engines and devices that run each."""
-    sheet = format_sheet()
-    rows = [tuple(column.text(row) for column in sheet.columns) for row in sheet.rows]
-    headings = tuple(column.heading for column in sheet.columns)
+    by_library = ("checkpoint", "--quant", "eager, cuda_graph, compile: packed on", "needs")
+    headings = (*by_library, "native", "vllm", "sglang", "llama-cpp")
+    fields = ("native", "vllm", "sglang", "llama_cpp")
+    rows = [
+        (row.name, row.quant, row.packed_on, ", ".join(row.packages) or "-", *(getattr(row, name) for name in fields))
+        for row in ROWS
+    ]
     parts = [
         "# Checkpoints",
         "`benchmarker run --model FOLDER_OR_ID` without `--quant` measures a checkpoint in the quantization of its own "

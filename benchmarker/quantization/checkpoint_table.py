@@ -6,10 +6,7 @@ version decides whether it runs. Other text in their columns is an exception, su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
 
 from benchmarker.core.errors import installed_version
 from benchmarker.core.tables import Column, Sheet
@@ -23,15 +20,6 @@ LIBRARY = "the library's kernel"
 W4A16 = "own W4A16 kernels"
 WITH_TORCH = f"{W4A16} in 4 bits with --option kernel=torch"
 PASSED_ON = "passed on"
-FIELDS = {"checkpoint": "name", "--quant": "quant", "eager, cuda_graph, compile: packed on": "packed_on"} | {
-    "needs": "needs",
-    "native": "native",
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "llama-cpp": "llama_cpp",
-}
-"""Field of a row by heading."""
-LOCAL = {"checkpoint": "name", "--quant": "quant", "packed on": "packed_on", "not installed": "lacking"}
 
 
 @dataclass(frozen=True)
@@ -47,15 +35,8 @@ class FormatRow:
     llama_cpp: str = "no"
 
     @property
-    def needs(self) -> str:
-        return ", ".join(self._packages) or "-"
-
-    @property
-    def lacking(self) -> str:
-        return ", ".join(name for name in self._packages if installed_version(name) is None) or "-"
-
-    @property
-    def _packages(self) -> tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:
+        """Packages that eager, cuda_graph and compile require."""
         loader = LOADERS[self.quant]
         return (*loader.packages, *loader.gpu_packages)
 
@@ -86,11 +67,14 @@ ROWS = (
 )
 
 
-def format_sheet(fields: Mapping[str, str] = FIELDS, title: str = "Quantized checkpoints") -> Sheet:
-    """Return the table with a column per heading in `fields`, which maps it to a field of the rows."""
-    columns: list[Column[Any]] = [Column(heading, attrgetter(field), "left") for heading, field in fields.items()]
-    return Sheet(title, columns, ROWS)
-
-
 def local_format_sheet() -> Sheet:
-    return format_sheet(LOCAL, "Quantized checkpoints in eager, cuda_graph and compile (others: docs/checkpoints.md)")
+    def lacking(row: FormatRow) -> str:
+        return ", ".join(name for name in row.packages if installed_version(name) is None) or "-"
+
+    columns = [
+        Column[FormatRow]("checkpoint", lambda row: row.name, "left"),
+        Column[FormatRow]("--quant", lambda row: row.quant, "left"),
+        Column[FormatRow]("packed on", lambda row: row.packed_on, "left"),
+        Column[FormatRow]("not installed", lacking, "left"),
+    ]
+    return Sheet("Quantized checkpoints in eager, cuda_graph and compile (others: docs/checkpoints.md)", columns, ROWS)
