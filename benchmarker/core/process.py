@@ -49,8 +49,6 @@ def no_garbage_collection() -> Iterator[None]:
 
 def end_with_parent() -> None:
     """Let Linux kill this process when its parent dies. An orphan would go on measuring and disturb the next sweep."""
-    if sys.platform != "linux":
-        return
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     # The parent may have died before the call above, so its process id is compared. An id of 1 proves no death: it is
     # the id of the process that adopts orphans, but in a container the sweep itself may have it.

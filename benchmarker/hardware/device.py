@@ -86,7 +86,7 @@ class CpuDevice:
     def synchronize(self) -> None: ...
 
     def reset_peak(self) -> None:
-        # clear_refs is missing outside Linux and in some sandboxes; VmHWM then includes earlier peaks and is not used.
+        # clear_refs is missing in some sandboxes; VmHWM then includes earlier peaks and is not used.
         self._is_reset = False
         with contextlib.suppress(OSError):
             CLEAR_REFS.write_text("5")
@@ -118,10 +118,8 @@ Device = CudaDevice | CpuDevice
 
 
 def _status_bytes(field: str) -> int | None:
-    with contextlib.suppress(OSError):
-        if match := re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE):
-            return int(match.group(1)) * 1024
-    return None
+    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def error_kind_of(error: BaseException, device: Device) -> ErrorKind:

@@ -180,7 +180,7 @@ class Reading:
 class HostGauge:
     def __init__(self, process: int, *, proc: Path = PROC) -> None:
         self._process, self._proc = process, proc
-        self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._cores = sorted(os.sched_getaffinity(0))
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._readings: deque[Reading] = deque(maxlen=2 * 3600 * 2)
 
@@ -196,7 +196,7 @@ class HostGauge:
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the nearest readings; None if there are fewer than two."""
         readings = list(self._readings)
-        if len(readings) < 2 or not self._cores:
+        if len(readings) < 2:
             return None
         last = next((reading for reading in readings[1:] if reading.time_s >= end_s), readings[-1])
         # If the process ended before the next reading, the last two readings are the nearest.

@@ -33,8 +33,7 @@ def cpu_name() -> str:
 
 def cores() -> int:
     """Return the number of logical processors in this process's affinity, limited by the control group's quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([allowed, *map(math.ceil, _processor_quotas())]))
+    return max(1, min([len(os.sched_getaffinity(0)), *map(math.ceil, _processor_quotas())]))
 
 
 def memory_bytes() -> int:

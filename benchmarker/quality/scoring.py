@@ -139,11 +139,7 @@ def scratch_file(rows: int, row_values: int) -> Iterator[File]:
     file_bytes = rows * row_values * VALUE_BYTES
     try:
         with tempfile.TemporaryFile() as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, file_bytes)
-            else:
-                check_room(file_bytes)
-                os.ftruncate(file.fileno(), file_bytes)
+            os.posix_fallocate(file.fileno(), 0, file_bytes)
             mapped: Any = np.memmap(file, dtype=np.float32, shape=(rows, row_values))
             try:
                 yield mapped

@@ -26,7 +26,6 @@ from pathlib import Path
 from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
-from benchmarker.core.errors import SpecError
 from benchmarker.core.process import FORKED, PARENT, end_with_parent, no_garbage_collection
 
 if TYPE_CHECKING:
@@ -95,8 +94,6 @@ class Starter:
 def shared_modules(workload: Workload, *, shared_imports: bool) -> list[str]:
     if not shared_imports:
         return []
-    if sys.platform != "linux":
-        raise SpecError("--shared-imports: needs Linux, where a process can be forked; leave it out")
     return ["benchmarker.execution.single_run", type(workload).__module__, *workload.imports]
 
 

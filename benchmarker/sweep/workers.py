@@ -155,7 +155,7 @@ def equip(
 
 def cores_of(worker: Worker) -> tuple[int, ...]:
     """Return the worker's share of this thread's cores; () if it uses all of them."""
-    if worker.slots == 1 or not hasattr(os, "sched_getaffinity"):
+    if worker.slots == 1:
         return ()
     return share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
 

@@ -28,8 +28,7 @@ MEMORY_WORDS = ("out of memory", "failed to allocate", "no available memory", "u
 """Parts of a server's log which show that memory ran out at the start."""
 EXECUTE = """
 import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
+ctypes.CDLL(None).prctl(1, 9)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Program that becomes the server. Linux kills the server when this process ends (PR_SET_PDEATHSIG, SIGKILL)."""

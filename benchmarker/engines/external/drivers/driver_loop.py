@@ -31,9 +31,8 @@ def main(path: str) -> None:
     # Redirect the engine's output to standard error: standard output carries the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    if sys.platform == "linux":
-        # The kernel kills the driver if the process that started it ends.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Linux kills the driver if the process that started it ends.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     driver: Any = None
     before_bytes: int | None = None
     for line in sys.stdin:
@@ -61,13 +60,10 @@ def main(path: str) -> None:
 
 
 def resident_bytes(field: str) -> int | None:
-    """Return the process's host memory in bytes: current for `VmRSS`, peak for `VmHWM`; None outside Linux."""
+    """Return the process's host memory in bytes: current for `VmRSS`, peak for `VmHWM`; None in some sandboxes."""
     # The peak of `getrusage` includes that of the parent process.
-    try:
-        with open("/proc/self/status", encoding="ascii") as status:
-            match = re.search(rf"^{field}:\s+(\d+) kB", status.read(), re.MULTILINE)
-    except OSError:
-        return None
+    with open("/proc/self/status", encoding="ascii") as status:
+        match = re.search(rf"^{field}:\s+(\d+) kB", status.read(), re.MULTILINE)
     return int(match.group(1)) * 1024 if match else None
 
 
