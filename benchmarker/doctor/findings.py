@@ -17,7 +17,7 @@ import psutil
 from benchmarker.checkpoints.cache import cache_folder
 from benchmarker.checkpoints.find import transport_error
 from benchmarker.core.errors import installed_version
-from benchmarker.core.formatting import GIB, gib
+from benchmarker.core.formatting import GIB, gib, plural
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import Gpu, all_gpus, has_amd_driver
 from benchmarker.hardware.monitor import BUSY_CORES
@@ -198,7 +198,7 @@ def _card(machine: Machine) -> Iterator[Finding]:
         # A container may hide some of the programs.
         programs = len({*(gpu.process_ids() or ())} - {os.getpid()})
         if (used_bytes or 0) > BUSY_BYTES or programs:
-            by = f" by {programs} other programs" if programs else ""
+            by = f" by {plural(programs, 'other program', 'other programs')}" if programs else ""
             yield _note(
                 f"{_name(gpu)} is in use{by}: {gib(used_bytes)} of its memory are taken",
                 "end these programs, or choose another card with --device cuda:N; they would affect the times",

@@ -144,6 +144,8 @@ def test_cuda_build_of_torch_on_an_amd_gpu_is_reported():
 def test_busy_capped_and_mig_gpus_have_notes():
     texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(used=9 * GIB, processes=(1, 2)),))]
     assert "NVIDIA H100 is in use by 2 other programs: 9.00 GiB of its memory are taken" in texts
+    texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(used=9 * GIB, processes=(1,)),))]
+    assert "NVIDIA H100 is in use by 1 other program: 9.00 GiB of its memory are taken" in texts
     texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(limit_w=350.0),))]
     assert "NVIDIA H100 is capped at 350 W of 700" in texts
     texts = [finding.what for finding in findings_of(gpus=(gpu_like_h100(is_sliced=True),))]
