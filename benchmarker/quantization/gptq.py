@@ -25,8 +25,8 @@ from pydantic import Field
 
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.dummy import empty_model, packable_linears
-from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config
+from benchmarker.checkpoints.dummy import COPIED, empty_model, packable_linears
+from benchmarker.checkpoints.files import content_sha256, read_config
 from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, torch_gpu
 from benchmarker.quantization.calibration import calibration_ids, calibration_text, computed_dtype
@@ -52,7 +52,6 @@ WEIGHT_KEYS = {*FORMAT_KEYS, "calibration_samples", "calibration_tokens"}
 """Options that determine the weights."""
 SMALL = 1 << 27
 """Number of parameters below which gptqmodel packs in Python. Packing takes seconds, compiling its C++ extension 40."""
-COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
 class GPTQOptions(FormOptions):
