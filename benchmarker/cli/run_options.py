@@ -69,8 +69,6 @@ COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": co
 
 @dataclass(frozen=True)
 class RunHelp:
-    """Content of `--help` for a workload's run."""
-
     command: str
     example: str
     options: tuple[Option, ...]

@@ -289,7 +289,6 @@ def _amd_gpus() -> list[AmdGpu]:
 
 
 def _opened(module: str, start: str, error: str) -> Any | None:
-    """Import and start a driver's library; return None if that fails."""
     try:
         library = import_module(module)
     except (ImportError, OSError, KeyError, AttributeError):

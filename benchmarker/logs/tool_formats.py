@@ -295,8 +295,6 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Format:
-    """Result format of a tool, and the reader of one result."""
-
     keys: tuple[str, ...]  # Paths that every result of this format has, such as `request_latency.unit`.
     read: Callable[[Values], ToolRow] | None
     refusal: str = ""  # End of the error for a format that is not read: `a profiler trace; give it to ...`.

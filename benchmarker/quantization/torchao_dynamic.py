@@ -45,7 +45,6 @@ def _loader(name: str, config_class: str, **fields: Any) -> Loader:
 
 
 def check_fp8(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    """Raise DeviceError without an NVIDIA GPU with fp8 tensor cores."""
     check_nvidia("fp8", target.device, base.FP8_CAPABILITY, instead="int8-dynamic runs here")
 
 

@@ -33,7 +33,6 @@ class Int4Options(FormOptions):
 
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
-    """Raise DeviceError without an NVIDIA GPU of compute capability 8.0."""
     check_nvidia("int4", target.device, CAPABILITY, instead="bnb4 and gptq run here too")
 
 

@@ -44,8 +44,6 @@ UNPACKED = 127  # Maximum number of newest tokens that HQQ's caches keep unquant
 
 
 class EagerOptions(Options):
-    """Options of the engine `eager`."""
-
     kv_cache: KVForm | None = None
     """Quantization of the KV cache; null keeps the activations' type. fp8: one scale per layer, computed from the
     prompt. int8, int4: by the library hqq in groups of 64; up to 127 of the newest tokens stay unquantized. Every step

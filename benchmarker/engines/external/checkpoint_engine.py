@@ -77,7 +77,6 @@ class CheckpointEngine(ExternalEngine):
         return f"{form.quant} is not what the checkpoint holds; make one with 'benchmarker checkpoint make'"
 
     def prove(self, form: Form, checkpoint: Checkpoint, facts: ExternalFacts) -> None:
-        """Raise UnsupportedError if the model is labelled quantized but runs unquantized, or vice versa."""
         options = form.engine_options
         assert isinstance(options, CheckpointOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")

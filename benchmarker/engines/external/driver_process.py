@@ -111,7 +111,6 @@ class Driver:
         return ProcessError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
     def close(self) -> None:
-        """Request that the driver ends, then kill every process of its group."""
         if self._process.poll() is None:
             with contextlib.suppress(BenchmarkerError):
                 self.request("close", limit_s=CLOSE_S)

@@ -228,7 +228,6 @@ def ready_environment(engine: str, device: str) -> Marker:
 
 
 def why_not_installed(engine: str) -> str | None:
-    """Return how to make an environment for an engine; None if it has a complete environment."""
     states = [state for state in environment_states() if state.spec.engine == engine]
     if any(state.problem is None for state in states):
         return None

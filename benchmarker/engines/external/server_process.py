@@ -128,7 +128,6 @@ class ServerProcess:
             return None
 
     def end(self, *, keep_log: bool) -> None:
-        """Let the server end by itself, then end every process of its group."""
         if self._process.poll() is None:
             signal_group(self._process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):

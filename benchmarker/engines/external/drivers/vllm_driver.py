@@ -220,7 +220,6 @@ def _start_trace(wrapper: Any) -> None:
 
 
 def _stop_trace(wrapper: Any, path: str) -> None:
-    """Stop the profiler in a worker, and write the trace of the first worker."""
     worker = wrapper.worker
     del worker.execute_model, worker.sample_tokens  # The methods of the class are called again.
     worker.benchmarker_profiler.stop()
