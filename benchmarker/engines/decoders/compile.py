@@ -118,7 +118,11 @@ class CompiledStep(LibraryStep):
             rest = tuple(own if value is cache.layers else value for value in rest)
             arguments = {key: own if value is cache.layers else value for key, value in arguments.items()}
             ran += 1
-            with nullcontext() if states is None else _index_zero(self._layers[index]):
+            with ExitStack() as indices:
+                # torch would compile code for each layer index, which `StateView` ignores.
+                for module in self._layers[index].modules() if states is not None else ():
+                    if hasattr(module, "layer_idx"):
+                        indices.enter_context(_with_attribute(module, "layer_idx", 0))
                 return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
 
         def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
@@ -132,9 +136,9 @@ class CompiledStep(LibraryStep):
 
         with ExitStack() as stack:
             for index, module in enumerate(self._layers):
-                stack.enter_context(_forward_of(module, partial(run_layer, index)))
+                stack.enter_context(_with_attribute(module, "forward", partial(run_layer, index)))
             if norm is not None:
-                stack.enter_context(_forward_of(norm, partial(leave_last_norm, norm.forward)))
+                stack.enter_context(_with_attribute(norm, "forward", partial(leave_last_norm, norm.forward)))
             hidden = self.model.base_model(
                 input_ids=ids, past_key_values=cache.layers, use_cache=True, sequence_lengths=sequence_lengths
             ).last_hidden_state
@@ -253,29 +257,15 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
 
 
 @contextmanager
-def _index_zero(layer: nn.Module) -> Iterator[None]:
-    """Give a layer's modules the index 0: torch compiles code for each index, and `StateView` ignores the index."""
-    indices = [(module, module.layer_idx) for module in layer.modules() if hasattr(module, "layer_idx")]
-    for module, _ in indices:
-        module.layer_idx = 0  # type: ignore[assignment]
+def _with_attribute(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    attributes = vars(module)
+    before = {name: attributes[name]} if name in attributes else {}
+    attributes[name] = value
     try:
         yield
     finally:
-        for module, index in indices:
-            module.layer_idx = index
-
-
-@contextmanager
-def _forward_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    override = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if override is None:
-            del module.forward
-        else:
-            module.forward = override
+        del attributes[name]
+        attributes |= before
 
 
 def _reason(error: BaseException) -> str:
