@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.errors import ProcessError
 from benchmarker.core.process import NO_MULTICAST
+from benchmarker.engines.base import Form
 from benchmarker.engines.external import servers
 from benchmarker.engines.external.environments import EngineError, Marker
 from benchmarker.engines.external.server_process import ServerProcess, free_port, last_words, read
 from benchmarker.engines.external.servers import SERVERS, Launch, LlamaServerOptions
 from benchmarker.engines.external.sglang import SglangOptions
-from benchmarker.engines.external.vllm import VllmOptions
+from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
 
 NULL_SERVER = Path(__file__).parents[1] / "null_server.py"
@@ -167,6 +170,16 @@ def test_vllm_server_gets_engine_arguments_without_prefix_caching(tmp_path):
     assert server.variables(launch)["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert server.variables(launch).items() >= NO_MULTICAST.items()
     assert server.max_requests(launch) == 256
+
+
+def test_vllm_server_selects_humming_by_disabling_other_kernels(tmp_path):
+    options = VllmOptions(linear_backend="humming")
+    checkpoint = Checkpoint(tmp_path, "m", None, dummy=False, config={})
+    form = Form("gptq", Options(), "float16", options)
+    arguments, _ = VllmEngine().arguments(checkpoint, form, CpuDevice(), None, None)  # type: ignore[arg-type]
+    server, launch = SERVERS["vllm"], launch_of(tmp_path, arguments, options)
+    assert "--linear-backend" not in server.command(launch)
+    assert "MarlinLinearKernel" in server.variables(launch)["VLLM_DISABLED_KERNELS"]
 
 
 def test_sglang_is_launched_without_its_radix_cache(tmp_path):

@@ -25,7 +25,7 @@ from benchmarker.engines.external.environments import EngineError, Marker, why_n
 from benchmarker.engines.external.llama_cpp import LlamaCppOptions, physical_cores
 from benchmarker.engines.external.server_process import HOST, post
 from benchmarker.engines.external.sglang import SglangOptions
-from benchmarker.engines.external.vllm import VllmOptions
+from benchmarker.engines.external.vllm import VARIABLES, VllmOptions
 from benchmarker.quantization.base import Options
 
 MODEL = "model"  # Name of the model in requests.
@@ -119,7 +119,7 @@ class VllmServer(Server):
     )
 
     def command(self, launch: Launch) -> list[str]:
-        engine = {name: value for name, value in launch.arguments.items() if name != "cpu_kv_cache_gib"}
+        engine = {name: value for name, value in launch.arguments.items() if name not in VARIABLES}
         return [
             # The program of `vllm serve`, which itself does not start from the wheel for CPUs.
             *(launch.marker.python, "-I", "-m", "vllm.entrypoints.openai.api_server"),
@@ -129,8 +129,8 @@ class VllmServer(Server):
         ]
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        gib = launch.arguments["cpu_kv_cache_gib"]
-        return ENVIRONMENT if gib is None else {**ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": str(gib)}
+        values = {variable: launch.arguments.get(name) for name, variable in VARIABLES.items()}
+        return {**ENVIRONMENT, **{name: str(value) for name, value in values.items() if value is not None}}
 
 
 class SglangServer(Server):

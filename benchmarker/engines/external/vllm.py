@@ -15,6 +15,11 @@ from benchmarker.hardware.device import Device
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Online quantizations of vLLM that quantize only experts (vllm/config/quantization.py, 0.33)."""
 
+BEFORE_HUMMING = "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel"
+"""Kernels that vLLM 0.24.0 prefers to Humming's. Disabling them selects Humming; linear_backend cannot select it."""
+VARIABLES = {"cpu_kv_cache_gib": "VLLM_CPU_KVCACHE_SPACE", "disabled_kernels": "VLLM_DISABLED_KERNELS"}
+"""Environment variable of vLLM by argument of the driver."""
+
 
 class VllmOptions(CheckpointOptions):
     linear_backend: str | None = None
@@ -65,6 +70,9 @@ class VllmEngine(CheckpointEngine):
             **options.model_dump(exclude={"speculative"}, exclude_none=True),
             "cpu_kv_cache_gib": options.cpu_kv_cache_gib if device.kind == "cpu" else None,
         }
+        if options.linear_backend == "humming":
+            arguments["disabled_kernels"] = BEFORE_HUMMING
+            del arguments["linear_backend"]
         if form.gpus > 1:
             # FlashInfer compiles its fused sum and norm for minutes, and shares memory by NVLink multicast.
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}

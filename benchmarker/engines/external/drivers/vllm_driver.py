@@ -17,8 +17,6 @@ from typing import Any
 TOP = 100  # Number of likeliest tokens per position.
 TWO_OUTPUTS = 1 << 20  # Stream interval: vLLM returns the first token, then one output per interval, and the last.
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
-BEFORE_HUMMING = "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel"
-"""Kernels that vLLM 0.24.0 prefers to Humming's. Disabling them selects Humming; linear_backend cannot select it."""
 SECTION = "benchmarker: section "
 """Beginning of an annotation in a trace around the launches of prefill or decode, as in profiling/chrome_trace.py."""
 SETTINGS = {
@@ -49,7 +47,9 @@ class Driver:
         self._requests = 0
         self._speculates = False
 
-    def import_engine(self, *, cpu_kv_cache_gib: int | None, linear_backend: str | None = None, **others: Any) -> None:
+    def import_engine(
+        self, *, cpu_kv_cache_gib: int | None, disabled_kernels: str | None = None, **others: Any
+    ) -> None:
         if cpu_kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
             if (processes := others["tensor_parallel_size"]) > 1:
@@ -58,18 +58,16 @@ class Driver:
                 each = max(1, min(threads, len(cores)) // processes)
                 shares = [",".join(map(str, cores[rank * each :][:each])) for rank in range(processes)]
                 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "|".join(shares))
-        if linear_backend == "humming":
-            os.environ["VLLM_DISABLED_KERNELS"] = BEFORE_HUMMING
+        if disabled_kernels is not None:
+            os.environ["VLLM_DISABLED_KERNELS"] = disabled_kernels
         import vllm  # noqa: F401
 
     def open(
-        self, *, cpu_kv_cache_gib: int | None, linear_backend: str | None = None, **arguments: Any
+        self, *, cpu_kv_cache_gib: int | None, disabled_kernels: str | None = None, **arguments: Any
     ) -> dict[str, Any]:
-        del cpu_kv_cache_gib  # vLLM has read it from the environment
+        del cpu_kv_cache_gib, disabled_kernels  # vLLM has read them from the environment
         from vllm import LLM
 
-        if linear_backend not in (None, "humming"):
-            arguments["linear_backend"] = linear_backend
         self._speculates = "speculative_config" in arguments
         started_ns = time.perf_counter_ns()
         try:
