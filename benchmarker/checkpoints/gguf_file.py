@@ -19,9 +19,7 @@ from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_con
 from benchmarker.core.errors import MissingLibraryError, ModelError, first_line, installed_version, read_problem
 
 if TYPE_CHECKING:
-    import numpy
     from gguf import GGUFWriter
-    from numpy.typing import NDArray
 
 FORMAT = "gguf"  # Name of the format and of its library.
 BLOCK_K = 256  # Weights per block of the K formats (Q4_K, Q6_K, ...).
@@ -160,7 +158,9 @@ def write_gguf(folder: Path, target: Path) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for name, values in _values(folder, config):
+    for file, name in _tensor_names(folder, config):
+        tensor = file.get_tensor(name)
+        values = (tensor.half() if tensor.dim() > 1 else tensor.float()).numpy()
         if not numpy.isfinite(values).all():
             raise ModelError(f"{folder}: {name} has values that float16 cannot hold, so it cannot be written as F16")
         writer.write_tensor_data(values)
@@ -224,9 +224,3 @@ def tensor_shapes(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str
     """Yield names and shapes of a text model's tensors, shared ones once, from the file headers."""
     for file, name in _tensor_names(folder, config):
         yield name, tuple(file.get_slice(name).get_shape())
-
-
-def _values(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[numpy.floating[Any]]]]:
-    for file, name in _tensor_names(folder, config):
-        tensor = file.get_tensor(name)
-        yield name, (tensor.half() if tensor.dim() > 1 else tensor.float()).numpy()
