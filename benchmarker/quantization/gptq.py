@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -41,10 +41,6 @@ from benchmarker.quantization.gptqmodel_kernels import (
     is_group_aware,
     read_packed,
 )
-
-if TYPE_CHECKING:
-    import torch
-
 
 LIBRARIES = ("torch", "transformers", "optimum", "gptqmodel")
 FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
@@ -145,8 +141,9 @@ def _make(
     linears = packable_linears(empty_model(checkpoint.folder, trusted=checkpoint.trust_remote_code))
     shapes = {name: (linear.in_features, linear.out_features) for name, linear in linears.items()}
     check_shapes(shapes, options.model_dump())
-    pieces = _pieces(checkpoint, options, text)
-    size = f"{len(pieces)} pieces of {options.calibration_tokens} tokens"
+    samples, length = options.calibration_samples, options.calibration_tokens
+    pieces = calibration_ids(checkpoint, "GPTQ", text, samples=samples, length=length)
+    size = f"{len(pieces)} pieces of {length} tokens"
     progress.note(f"quantizing with GPTQ: {size} to calibrate on")
     described = options.model_dump(include=WEIGHT_KEYS) | {"dtype": target.dtype}
     needed_bytes = checkpoint.weight_file_bytes  # Upper limit: the size of the unquantized weights.
@@ -161,20 +158,11 @@ def _make(
                 shutil.copyfile(checkpoint.folder / name, draft / name)
 
 
-def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
-    import torch
-
-    samples, length = options.calibration_samples, options.calibration_tokens
-    ids = calibration_ids(checkpoint, "GPTQ", text, samples=samples, length=length)
-    pieces = [torch.tensor([piece]) for piece in ids]
-    return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]
-
-
 def _quantize(
     checkpoint: Checkpoint,
     options: GPTQOptions,
     target: Target,
-    pieces: list[dict[str, torch.Tensor]],
+    pieces: list[list[int]],
     folder: Path,
     progress: Progress,
 ) -> None:
@@ -184,7 +172,7 @@ def _quantize(
 
     quantizer = GPTQQuantizer(
         bits=options.bits,
-        dataset=pieces,
+        dataset=[{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in torch.tensor(pieces).split(1)],
         group_size=options.group_size,
         damp_percent=options.damp_percent,
         desc_act=options.desc_act,
