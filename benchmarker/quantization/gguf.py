@@ -5,16 +5,11 @@ A dequantized model has the quality of the file, but time and memory of an unqua
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts
+from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
 from benchmarker.schema.model import TensorTypes
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight stays packed.
 
@@ -28,16 +23,10 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded
         output_type=facts.output,
         is_tied=facts.is_tied,
     )
-    return Loaded(model, notes=_unpacked(facts, model, target), file_types=types)
-
-
-def _unpacked(facts: GgufFacts, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
-    if not facts.packed_parameters:
-        return ()
-    packed = sum(type(module).__name__ == PACKED_LINEAR for module in model.modules())
-    if packed:
-        return (f"transformers keeps {packed} linear layers in the file's blocks ({PACKED_LINEAR})",)
-    return (f"transformers unpacked the file to {target.dtype}: bytes and time are those of plain weights",)
+    note = f"transformers unpacked the file to {target.dtype}: bytes and time are those of plain weights"
+    if packed := sum(type(module).__name__ == PACKED_LINEAR for module in model.modules()):
+        note = f"transformers keeps {packed} linear layers in the file's blocks ({PACKED_LINEAR})"
+    return Loaded(model, notes=(note,) if facts.packed_parameters else (), file_types=types)
 
 
 LOADER: Loader = Loader(
