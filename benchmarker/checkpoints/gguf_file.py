@@ -13,13 +13,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_config
 from benchmarker.core.errors import MissingLibraryError, ModelError, first_line, installed_version, read_problem
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
 
 FORMAT = "gguf"  # Name of the format and of its library.
 BLOCK_K = 256  # Weights per block of the K formats (Q4_K, Q6_K, ...).
@@ -149,7 +146,18 @@ def write_gguf(folder: Path, target: Path) -> None:
     check_writable(folder, config)
     check_weights(folder)
     writer = gguf.GGUFWriter(target, "qwen3")
-    _write_shape(writer, config)
+    rope = config.get("rope_parameters") or {}
+    for name, key in SHAPE_FIELDS.items():
+        writer.add_uint32(f"{writer.arch}.{key}", config[name])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0))
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_file_type(1)  # LLAMA_FTYPE_MOSTLY_F16
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("llama")
+    # No token types, so that byte tokens are normal text: the server would hold incomplete characters back.
+    writer.add_token_list([f"<0x{i:02X}>" if i < BYTE_TOKENS else f"t{i}" for i in range(config["vocab_size"])])
+    writer.add_bool(PLACEHOLDER, True)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
     for name, shape in tensor_shapes(folder, config):
         kind, itemsize = ("float16", 2) if len(shape) > 1 else ("float32", 4)
@@ -185,21 +193,6 @@ def check_writable(folder: Path, config: dict[str, Any]) -> None:
         f"{folder}: {reason} is not written as GGUF here; make the file with llama.cpp's convert_hf_to_gguf.py "
         "and give it with --model"
     )
-
-
-def _write_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
-    rope = config.get("rope_parameters") or {}
-    for name, key in SHAPE_FIELDS.items():
-        writer.add_uint32(f"{writer.arch}.{key}", config[name])
-    writer.add_value_length(config["head_dim"])
-    writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0))
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_file_type(1)  # LLAMA_FTYPE_MOSTLY_F16
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("llama")
-    # No token types, so that byte tokens are normal text: the server would hold incomplete characters back.
-    writer.add_token_list([f"<0x{i:02X}>" if i < BYTE_TOKENS else f"t{i}" for i in range(config["vocab_size"])])
-    writer.add_bool(PLACEHOLDER, True)
 
 
 def _gguf_name(names: Any, name: str, folder: Path) -> str:
