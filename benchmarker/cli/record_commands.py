@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import plural, slug
 from benchmarker.core.tables import Block, Sheet, to_markdown
-
-if TYPE_CHECKING:
-    from benchmarker.logs.explain_log import LogReading
 
 FORMATS = ("text", "markdown", "csv", "json")
 
@@ -142,7 +139,7 @@ def explain(
     from benchmarker.comparison.results import results_of_records
     from benchmarker.explain.explain import explanations_to_rows
     from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
-    from benchmarker.logs.table_report import table_to_row
+    from benchmarker.logs.table_report import table_to_blocks, table_to_row, tables_contrasted, tables_side_by_side
     from benchmarker.report.compare import compare, explain_results
 
     files = [path for path in paths if is_log_or_trace(path)]
@@ -163,20 +160,15 @@ def explain(
         return
     from benchmarker.report.explanations import explained_blocks
 
-    blocks = [block for reading in readings for block in _tables(reading, is_side_by_side=compare_tables)]
+    blocks: list[Block] = []
+    for reading in readings:
+        blocks += [block for report in reading.reports for block in table_to_blocks(report)]
+        if len(reading.reports) > 1:
+            blocks += tables_side_by_side(reading.reports) if compare_tables else []
+            blocks += tables_contrasted(reading.reports)
+        if reading.why_no_records:
+            blocks.append(f"Its latencies are not used: {reading.why_no_records}.")
     _print([*blocks, *(block for comparison in explained for block in explained_blocks(comparison))], form)
-
-
-def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[Block]:
-    from benchmarker.logs.table_report import table_to_blocks, tables_contrasted, tables_side_by_side
-
-    blocks = [block for report in reading.reports for block in table_to_blocks(report)]
-    if len(reading.reports) > 1:
-        blocks += tables_side_by_side(reading.reports) if is_side_by_side else []
-        blocks += tables_contrasted(reading.reports)
-    if reading.why_no_records:
-        blocks.append(f"Its latencies are not used: {reading.why_no_records}.")
-    return blocks
 
 
 def report(
