@@ -161,8 +161,10 @@ def write_gguf(folder: Path, target: Path) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
     for name, shape in tensor_shapes(folder, config):
         kind, itemsize = ("float16", 2) if len(shape) > 1 else ("float32", 4)
-        size_bytes = math.prod(shape) * itemsize
-        writer.add_tensor_info(_gguf_name(names, name, folder), shape, numpy.dtype(kind), size_bytes)
+        translated = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if translated is None:
+            raise ModelError(f"{folder}: the tensor {name} has no counterpart in a GGUF file of Qwen3")
+        writer.add_tensor_info(translated, shape, numpy.dtype(kind), math.prod(shape) * itemsize)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -193,13 +195,6 @@ def check_writable(folder: Path, config: dict[str, Any]) -> None:
         f"{folder}: {reason} is not written as GGUF here; make the file with llama.cpp's convert_hf_to_gguf.py "
         "and give it with --model"
     )
-
-
-def _gguf_name(names: Any, name: str, folder: Path) -> str:
-    translated = names.get_name(name, try_suffixes=(".weight", ".bias"))
-    if translated is None:
-        raise ModelError(f"{folder}: the tensor {name} has no counterpart in a GGUF file of Qwen3")
-    return str(translated)
 
 
 def _tensor_names(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
