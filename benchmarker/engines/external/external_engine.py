@@ -131,7 +131,12 @@ class ExternalSource(TokenSource):
             new_tokens=new_tokens,
             context=None if context is None else [list(row) for row in context],
         )
-        generation = _generation_from(self.name, answer)
+        times = [answer[key] for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
+        if times != sorted(times) or times[0] == times[-1]:
+            raise ProcessError(f"{self.name}: its driver answered 'generate' with times that make no sense: {times}")
+        start_ns, first_ns, last_ns, end_ns = times
+        tokens = tuple(map(tuple, answer["tokens"]))
+        generation = Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
         counts = [len(row) for row in generation.tokens]
         if counts != [new_tokens] * len(prompt_ids):
             raise WrongTokenCountError(
@@ -140,7 +145,7 @@ class ExternalSource(TokenSource):
             )
         if self.speculates and generation.accepted_tokens is None:
             raise UnsupportedError(f"{self.name}: speculative decoding without the engine's number of accepted tokens")
-        decode_ns = generation.last_ns - generation.first_ns
+        decode_ns = last_ns - first_ns
         if "choosing_ns" in answer and decode_ns:
             self.choosing_share = answer["choosing_ns"] / decode_ns
         if answer.get("step_ns"):
@@ -225,15 +230,6 @@ class ExternalSource(TokenSource):
         for index, row in enumerate(answer["rows"]):
             top_ids[index, : len(row)], top[index, : len(row)] = zip(*row, strict=True)
         return PrefillScores(top_ids, top)
-
-
-def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
-    times = [answer[key] for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
-    if times != sorted(times) or times[0] == times[-1]:
-        raise ProcessError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
-    start_ns, first_ns, last_ns, end_ns = times
-    tokens = tuple(map(tuple, answer["tokens"]))
-    return Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
 
 
 def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:
