@@ -112,16 +112,8 @@ def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progre
     if checkpoint.quantization is not None:
         return checkpoint
     text = calibration_text(options.calibration)
-    key = _key(checkpoint, options, target, text)
-    if cache.find(key) is None:
-        _make(key, checkpoint, options, target, text, progress)
-    folder = cache.whole(key)
-    return replace(checkpoint, folder=folder, config=read_config(folder), is_text_part=False)
-
-
-def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str) -> str:
     commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
-    return cache.key_of(
+    key = cache.key_of(
         {
             "kind": "gptq",
             "model": commit or content_sha256(checkpoint.folder),
@@ -133,6 +125,10 @@ def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str
             "libraries": {name: version(name) for name in LIBRARIES},
         }
     )
+    if cache.find(key) is None:
+        _make(key, checkpoint, options, target, text, progress)
+    folder = cache.whole(key)
+    return replace(checkpoint, folder=folder, config=read_config(folder), is_text_part=False)
 
 
 def _make(
