@@ -17,7 +17,7 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -292,19 +292,17 @@ def read_model(
             f"{checkpoint.model_id}: the checkpoint lacks {len(missing)} of the model's tensors, such as {missing[0]}; "
             "is its config.json that of another model?"
         )
-    if further := further_layers(loaded[1]["unexpected_keys"], checkpoint.config):
+    # Layers of the decoder, and of multi-token prediction.
+    layers = checkpoint.config.get("num_hidden_layers", math.inf)
+    layers += checkpoint.config.get("num_nextn_predict_layers") or 0
+    unexpected = sorted(loaded[1]["unexpected_keys"])
+    if further := [key for key in unexpected if (match := LAYER.match(key)) and int(match[1]) >= layers]:
         raise ModelError(
             f"{checkpoint.model_id}: the checkpoint has tensors of layers that its config.json does not have "
             f"({further[0]} first); is it that of another model?"
         )
     model.eval()
     return model
-
-
-def further_layers(keys: Iterable[str], config: dict[str, Any]) -> list[str]:
-    """Return the names of tensors in layers (decoder or multi-token prediction) beyond the config's number."""
-    layers = config.get("num_hidden_layers", math.inf) + (config.get("num_nextn_predict_layers") or 0)
-    return sorted(key for key in keys if (match := LAYER.match(key)) and int(match[1]) >= layers)
 
 
 def _text_config(checkpoint: Checkpoint) -> Any:
