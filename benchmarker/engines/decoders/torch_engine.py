@@ -152,13 +152,9 @@ def _facts(loaded: Loaded, loader: Loader, checkpoint: Checkpoint, device: Devic
     )
     coverage_of = weight_coverage if checkpoint.quantization is None else coverage_after_forward
     coverage = coverage_of(loaded.model) if loader.has_low_bits else None
-    return facts.model_copy(update={"coverage": coverage, "notes": (*facts.notes, *fallback_notes(loaded.model))})
-
-
-def fallback_notes(model: nn.Module) -> tuple[str, ...]:
-    """Return a note if transformers computes a recurrence in Python, because a package of kernels is missing."""
-    has_rule = any("GatedDelta" in type(module).__name__ for module in model.modules())
-    return (PYTHON_RULE,) if has_rule and find_spec("fla") is None else ()
+    has_rule = any("GatedDelta" in type(module).__name__ for module in loaded.model.modules())
+    notes = (*facts.notes, PYTHON_RULE) if has_rule and find_spec("fla") is None else facts.notes
+    return facts.model_copy(update={"coverage": coverage, "notes": notes})
 
 
 def expert_modules(model: nn.Module) -> list[Any]:
