@@ -248,7 +248,7 @@ def read_model(
     """
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     # quantization_config=None would override the checkpoint's own.
     extra: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
@@ -258,7 +258,11 @@ def read_model(
         if checkpoint.is_text_part:
             extra |= {"config": _text_config(checkpoint), "key_mapping": TEXT_TENSORS}
         if checkpoint.is_gguf:
-            extra |= {"config": _gguf_config(checkpoint)}
+            config: Any = AutoConfig.from_pretrained(folder, **file)
+            # transformers 5.23 uses the architecture's default head_dim even if the file states another.
+            if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
+                config.head_dim = checkpoint.config["head_dim"]
+            extra |= {"config": config}
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, target.dtype),
@@ -311,17 +315,6 @@ def _text_config(checkpoint: Checkpoint) -> Any:
     config.tie_word_embeddings = checkpoint.config["tie_word_embeddings"]
     if checkpoint.quantization is not None:
         config.quantization_config = checkpoint.quantization
-    return config
-
-
-def _gguf_config(checkpoint: Checkpoint) -> Any:
-    from transformers import AutoConfig
-
-    folder, file = checkpoint.location
-    config: Any = AutoConfig.from_pretrained(folder, **file)
-    # transformers 5.23 uses the architecture's default head_dim even if the file states another.
-    if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
-        config.head_dim = checkpoint.config["head_dim"]
     return config
 
 
