@@ -94,7 +94,13 @@ def open_divided(
     engine: TorchEngine, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
 ) -> Iterator[DividedSource]:
     """Start the other ranks and load a share of the model in each. Raises SpecError, DeviceError or RankError."""
-    _check(checkpoint, device, form.gpus)
+    if reason := why_uneven(checkpoint, form.gpus):
+        raise SpecError(f"--gpus {form.gpus}: {reason}, or --split layers")
+    if device.kind == "cpu" and torch.cuda.is_available():
+        raise DeviceError(
+            "--device cpu with several processes: transformers divides a model over the GPUs that torch sees; "
+            "hide them with CUDA_VISIBLE_DEVICES="
+        )
     devices = [part.torch_name for part in devices_from(device, form.gpus)]
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
     form = replace(form, is_share=True)
@@ -109,16 +115,6 @@ def open_divided(
         assert isinstance(own, TorchDecoder)
         assert own.loaded is not None
         yield DividedSource(own, ranks, _together(own.loaded, others))
-
-
-def _check(checkpoint: Checkpoint, device: Device, gpus: int) -> None:
-    if reason := why_uneven(checkpoint, gpus):
-        raise SpecError(f"--gpus {gpus}: {reason}, or --split layers")
-    if device.kind == "cpu" and torch.cuda.is_available():
-        raise DeviceError(
-            "--device cpu with several processes: transformers divides a model over the GPUs that torch sees; "
-            "hide them with CUDA_VISIBLE_DEVICES="
-        )
 
 
 def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
