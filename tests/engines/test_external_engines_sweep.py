@@ -118,7 +118,7 @@ def test_cells_before_and_after_a_crash_are_measured(tmp_path):
     register_faulty_engine(tmp_path)
     config, output = tmp_path / "config.yaml", tmp_path / "results"
     config.write_text(CONFIG)
-    arguments = ["sweep", str(config), "--rounds", "1", "--output", str(output), "--device", "cpu"]
+    arguments = ["sweep", str(config), "--rounds", "1", "--allow-shared", "--output", str(output), "--device", "cpu"]
     output_text = CliRunner().invoke(app, arguments).output
     records = [read_record(path) for path in output.glob("faulty-round1-*.json")]
     statuses: dict[int, set[str]] = {}
