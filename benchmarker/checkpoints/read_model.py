@@ -109,14 +109,19 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
     Raises:
         ModelError: transformers cannot read the config, or it describes no causal language model with attention.
     """
+    from transformers.models.auto import modeling_auto
+
+    model_type = config.get("model_type")
+    is_encoder = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder")
+    if is_encoder or config.get("is_encoder_decoder"):
+        kind = "an encoder-decoder" if config.get("is_encoder_decoder") else "an encoder, which predicts masked tokens"
+        raise ModelError(f"{model_id}: model_type '{model_type}' is {kind}; give a decoder, such as qwen3-small")
     heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(shared, int) and shared and heads % shared:
         reason = f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({shared})"
         raise ModelError(f"{model_id}: in its config.json, {reason}")
     if "vocab_size" in config and "num_attention_heads" in config:
         return config
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
     whole = transformers_config(folder, model_id, trusted=trusted)
     text = whole.get_text_config(decoder=True)
     kind = str(text.model_type)
@@ -129,7 +134,7 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
         )
     if text is whole:
         return {"vocab_size": text.vocab_size} | config
-    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if kind not in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         part = "" if kind == whole.model_type else f"the text part (model_type '{kind}') of "
         raise ModelError(
             f"{model_id}: transformers has no causal language model for {part}model_type '{whole.model_type}'; give a "
@@ -141,7 +146,7 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
     return (
         fields
         | inherited
-        | {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
+        | {"architectures": [modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
         | ({"dtype": str(dtype).removeprefix("torch.")} if dtype else {})
     )
 

@@ -70,6 +70,11 @@ def test_text_model_config_is_unchanged(tmp_path):
     assert resolved(tmp_path, config) is config
 
 
+def test_encoder_architecture_configured_as_a_decoder_is_measured(tmp_path):
+    config = {"model_type": "bert", "is_decoder": True, **TEXT}
+    assert resolved(tmp_path, config) is config
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -88,8 +93,12 @@ def test_text_model_config_is_unchanged(tmp_path):
             "model_type 'qwen3_vl'; give a checkpoint of a text model",
         ),
         (
-            {"model_type": "t5"},
-            "MODEL: transformers has no causal language model for model_type 't5'; give a checkpoint of a text model",
+            {"model_type": "t5", "is_encoder_decoder": True},
+            "MODEL: model_type 't5' is an encoder-decoder; give a decoder, such as qwen3-small",
+        ),
+        (
+            {"model_type": "bert", **TEXT},
+            "MODEL: model_type 'bert' is an encoder, which predicts masked tokens; give a decoder, such as qwen3-small",
         ),
     ],
 )
