@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NOTES = (
-    "GiB: weights in 16 bits. Forms: share of the weights that each quantizes; below 50 % a variant is invalid.",
+    "GiB: weights in 16 bits. Quantizations: share of weights that each quantizes; below 50 % a variant is invalid.",
     "Engines: those whose KV cache holds every layer; a run gives the reason if a kernel does not fit.",
 )
 
 
-LEFT = ("model", "layers", "forms", "engines")  # Headings of the columns that are aligned to the left.
+LEFT = ("model", "layers", "quantizations", "engines")  # Headings of the columns that are aligned to the left.
 
 
 def model_table() -> list[Block]:
@@ -56,7 +56,7 @@ def list_model(name: str) -> dict[str, str]:
         "active": billions(architecture.active_parameters) if architecture.experts else "all",
         "GiB": gib(2 * architecture.parameters).removesuffix(" GiB"),
         "layers": layer_words(architecture),
-        "forms": form_words(model),
+        "quantizations": quantization_words(model),
         "engines": ", ".join(engine_names(model)),
     }
 
@@ -71,7 +71,7 @@ def layer_words(architecture: Architecture) -> str:
     return f"{counts}; {' and '.join(words.get(part, part) for part in parts)}"
 
 
-def form_words(model: PreTrainedModel) -> str:
+def quantization_words(model: PreTrainedModel) -> str:
     """Return the quantizations with the share of weights that they quantize: `fp16; int8 98 %; invalid: bnb4 3 %`."""
     shares: dict[str, list[str]] = {}
     for loader in LOADERS.values():

@@ -42,7 +42,7 @@ def test_shipped_shape_has_the_published_parameters_and_layers(name, parameters,
 
 
 def test_list_contains_the_share_covered_by_each_quantization():
-    assert list_model("qwen3-30b-a3b")["forms"] == (
+    assert list_model("qwen3-30b-a3b")["quantizations"] == (
         "fp16; int8, int8-dynamic 99 %; invalid: fp8, int4, gptq, bnb4, bnb8 3 %"
     )
 
