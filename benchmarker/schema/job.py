@@ -40,10 +40,8 @@ class GridBase(Plain):
 
     def points(self) -> list[Any]:
         """Return every cell as a named tuple, the smallest first, so that lack of memory affects only larger cells."""
-        points = self.combinations()
-        for entry in self.exclude:
-            points = [point for point in points if not entry.items() <= point._asdict().items()]
-        return list(points)
+        cells = self.combinations()
+        return [cell for cell in cells if not any(entry.items() <= cell._asdict().items() for entry in self.exclude)]
 
     def combinations(self) -> Sequence[Any]:
         """Return every combination of the axes' values, also those excluded."""
@@ -54,7 +52,7 @@ class GridBase(Plain):
         for axis in {axis for entry in self.exclude for axis in entry} - self.__class__.model_fields.keys():
             raise ValueError(f"exclude: no axis '{axis}'{did_you_mean(axis, self.__class__.model_fields)}")
         if self.exclude and not self.points():
-            raise ValueError("exclude leaves no cell")
+            raise ValueError("exclude leaves no cell; remove an entry of it, or choose other sizes")
         return self
 
     def point_key(self, point: Any) -> dict[str, Any]:

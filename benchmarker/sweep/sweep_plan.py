@@ -256,8 +256,9 @@ def local_numbers(places: str) -> list[int] | None:
     if places == RAY:
         return None
     if not re.fullmatch(LOCAL + r"\d+(,\d+)*", places):
-        remedy = "give 'local:0,1' for GPUs of this host by number, or 'ray'"
-        raise SpecError(f"--places {places}: no such workers; {remedy}")
+        raise SpecError(
+            f"--places {places}: no such workers; give 'local:0,1' for this host's GPUs by number, or 'ray'"
+        )
     numbers = [int(number) for number in places.removeprefix(LOCAL).split(",")]
     if len(set(numbers)) < len(numbers):
         raise SpecError(f"--places {places}: contains a number twice")
@@ -286,6 +287,10 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}{forecast}",
     ]
+    for entry in jobs[0].grid.exclude:
+        if not any(entry.items() <= point._asdict().items() for point in jobs[0].grid.combinations()):
+            cell = ", ".join(f"{axis} {value}" for axis, value in entry.items())
+            lines.append(f"  exclude: no cell has {cell}; this entry has no effect")
     if places:
         parallel = plural(workers, "round at a time", "rounds at a time") if numbers else RAY_ROUNDS
         if numbers and (unused := len(numbers) - workers):

@@ -78,7 +78,9 @@ MISTAKES = {
     MINIMAL + "procedure: {run: 5}\n": "procedure: no key 'run'; did you mean 'runs'?",
     MINIMAL + "grid: {new_tokens: [0]}\n": "grid.new_tokens[0]: input should be greater than 0, not 0",
     MINIMAL + "grid: {exclude: [{batch: 8}]}\n": "grid: exclude: no axis 'batch'; did you mean 'batch_size'?",
-    MINIMAL + "grid: {exclude: [{batch_size: 1}]}\n": "grid: exclude leaves no cell",
+    MINIMAL
+    + "grid: {exclude: [{batch_size: 1}]}\n": "grid: exclude leaves no cell; remove an entry of it, or choose other "
+    "sizes",
     MINIMAL + "grid: {new_tokens: [-5]}\n": "grid.new_tokens[0]: input should be greater than 0, not -5",
     MINIMAL + "grid: {new_tokens: ['50']}\n": "grid.new_tokens[0]: input should be a valid integer, not '50'",
     MINIMAL + "model: {revision: 1234567}\n": "model.revision: input should be a valid string, not 1234567",
