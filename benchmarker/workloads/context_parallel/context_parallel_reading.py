@@ -127,6 +127,8 @@ def _hiding_text(series: Sequence[Row]) -> str:
     exposed = f"{percent(last.facts['exposed'])} exposed"
     needed, link = _link_rates(last)
     need = f"; each step would need {needed}, and the link gives {link}" if link else ""
+    if link and last.facts["needed_link"] < last.facts["measured_link"]:
+        need = f", although each step needs only {needed} and the link gives {link}"
     if last is not series[-1]:
         span = f"between {length_of(last):,} and {lengths[series.index(last) + 1]:,} positions on"
         return f"hides its communication from {span}; at {length_of(last):,}, {exposed}{need}"

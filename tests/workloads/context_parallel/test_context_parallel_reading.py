@@ -45,6 +45,11 @@ def test_length_that_hides_communication_is_reported_with_the_needed_rate(shares
     assert expected in sentence
 
 
+def test_sufficient_link_is_not_given_as_the_reason():
+    (sentence,) = hiding_remarks([row(exposed=0.64, facts={"needed_link": 1.34e9, "measured_link": 1.45e9})])
+    assert sentence.endswith(": 64 % exposed, although each step needs only 1.34 GB/s and the link gives 1.45.")
+
+
 def test_variant_without_a_ring_has_no_needed_rate():
     (sentence,) = hiding_remarks([row("ulysses", exposed=0.3)])
     assert sentence.endswith("at 4,096 positions: 30 % exposed.")
