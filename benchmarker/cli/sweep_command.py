@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DISPLAY = ("--quiet", "--verbose")  # Options that affect the output only. A resumed sweep does not keep them.
 NOT_PASSED_ON = {
+    "--baseline": "--baseline: is a key of the config, and an option of `benchmarker compare`; leave it out",
     "--config": "--config: the config of a sweep has no option before it, and is given already",
     "--job": "--job: `benchmarker run` measures a saved job; a sweep takes a config",
     "--variant": "--variant: the names of variants have no option before them; leave it out",
@@ -183,10 +184,10 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
         name, equals, _ = word.partition("=")
         if not word.startswith("-"):
             words.append(word)
-        elif name not in takes_value:
-            raise SpecError(f"no option '{name}'{did_you_mean(name, takes_value)}")
         elif name in NOT_PASSED_ON:
             raise SpecError(NOT_PASSED_ON[name])
+        elif name not in takes_value:
+            raise SpecError(f"no option '{name}'{did_you_mean(name, takes_value)}")
         elif name in DISPLAY:
             display.append(word)
         else:

@@ -85,7 +85,7 @@ def read_config(path: Path) -> ConfigFile:
 def make_request(config: ConfigFile, words: Sequence[str], options: Options, settings: Settings) -> SweepRequest:
     """Return the checked request; `words` are names of variants and at most one folder. Raises BenchmarkerError."""
     experiment, path = config.experiment, config.path
-    names, word = chosen(experiment, words, path)
+    names, word = chosen(experiment, words, path, is_resumed=settings.resume)
     if word and not settings.resume:
         raise SpecError(f"{word}: no variant of {path}; to resume a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, path) if settings.resume else None)
@@ -150,7 +150,9 @@ def _sweep_file(
     )
 
 
-def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
+def chosen(
+    experiment: ExperimentBase, words: Sequence[str], config: Path, *, is_resumed: bool = False
+) -> tuple[list[str], Path | None]:
     """Return the names of the chosen variants, by default all, and the folder among the words. Raises SpecError."""
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
@@ -158,7 +160,8 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
         hint = comma_hint(others[-1]) or did_you_mean(others[-1], names)
         if set(others[-1].split(",")) <= set(names):
             hint = f"; write names with spaces between them: {others[-1].replace(',', ' ')}"
-        raise SpecError(f"{config}: no variant '{others[-1]}'{hint}")
+        folder = " and no folder" if is_resumed else ""
+        raise SpecError(f"{config}: no variant{folder} '{others[-1]}'{hint}")
     wanted = set(words) & set(names)
     return [name for name in names if not wanted or name in wanted], Path(others[0]) if others else None
 

@@ -82,6 +82,19 @@ def test_names_and_options_can_be_interleaved() -> None:
         split_arguments(["--run", "3"], "generation")
     with pytest.raises(SpecError, match="--variant: the names of variants have no option before them"):
         split_arguments(["--variant", "int8"], "generation")
+    with pytest.raises(SpecError, match="--baseline: is a key of the config"):
+        split_arguments(["--baseline", "int8"], "generation")
+
+
+def test_plan_states_entries_of_exclude_without_a_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "sweep.yaml"
+    exclude = "[{prompt_tokens: 26, new_tokens: 8}, {prompt_tokens: 3}]"
+    grid = f"{{prompt_tokens: [3, 26], new_tokens: [8, 16], exclude: {exclude}}}"
+    config.write_text(f"model: {{id: qwen3-small}}\ngrid: {grid}\nvariants: [{{quant: fp16}}]\n")
+    for arguments, unused in (([], []), (["--prompt-tokens", "26"], ["prompt_tokens 3"])):
+        assert sweep_config(config, arguments, Terminal(), Settings(dry_run=True)) == []
+        lines = [line for line in capsys.readouterr().out.splitlines() if "exclude" in line]
+        assert lines == [f"  exclude: no cell has {entry}; this entry has no effect" for entry in unused]
 
 
 def test_all_variants_are_the_default_and_folders_are_not_variants() -> None:
@@ -94,6 +107,8 @@ def test_all_variants_are_the_default_and_folders_are_not_variants() -> None:
 def test_unknown_variant_is_refused_with_a_suggestion() -> None:
     with pytest.raises(SpecError, match=r"no variant 'int-8'; did you mean 'int8'\?"):
         chosen(read_experiment(CONFIG), ["int-8"], CONFIG)
+    with pytest.raises(SpecError, match="no variant and no folder 'records'; there is "):
+        chosen(read_experiment(CONFIG), ["records"], CONFIG, is_resumed=True)
     with pytest.raises(SpecError, match=r"no variant '2048'; numbers of one option have commas between them: 512,2048"):
         chosen(read_experiment(CONFIG), ["2048"], CONFIG)
     with pytest.raises(SpecError, match=r"no variant 'fp16,int8'; write names with spaces between them: fp16 int8"):
