@@ -250,7 +250,7 @@ def step_line(checked: StepDivergence) -> str:
 
 def wrong_step_words(checked: StepDivergence) -> str:
     return (
-        "the timed step predicts something else than the form's own forward: "
+        "the timed step predicts something else than the variant's own forward: "
         f"KL {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps, where rounding gives up to "
         f"{significant(checked.expected, 2)}; report it as a bug of the engine"
     )

@@ -63,7 +63,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
     must_be_equal: ClassVar[tuple[str, ...]] = ()  # Circumstances that `gate` also requires to be equal.
     subject_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a record that describe the measured subject; they are part of a cell's key."""
-    baseline_noun: ClassVar[str] = "baseline"  # Noun in texts for the variant of comparison, as `unquantized form`.
+    baseline_noun: ClassVar[str] = "baseline"  # Noun in texts for the variant of comparison, as `unquantized variant`.
     surroundings_noun: ClassVar[str] = "table"  # Noun for the property that a row shares with its baseline: `engine`.
     speed_axis: ClassVar[str] = ""
     """Label of the ranking metric on a chart's axis; by default the heading of its column."""

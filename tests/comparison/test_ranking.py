@@ -65,7 +65,7 @@ def test_answer_mentions_that_the_whole_call_is_not_faster():
     results = compare_records([*records("fp16", 1.0, 0.1), *records("int8", 1.5, 0.05), *records("gptq", 2.5, 0.08)])
     first, *_ = answer(results, ranking_of(results))
     assert unmarked(first) == (
-        "int8 is fastest: 20.00 decode tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); "
+        "int8 is fastest: 20.00 decode tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized variant); "
         "next is gptq, 12.50 decode tok/s. A whole call of int8 is not faster than that of fp16."
     )
 

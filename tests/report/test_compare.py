@@ -369,7 +369,7 @@ def test_caption_names_the_reference_of_each_sweep(tmp_path):
     compiled = {"runtime": "compile", "sweep": "before"}
     save(folders[0] / "compile", *(record(quant, name=f"{quant}-compile", **compiled) for quant in ("fp16", "int8")))
     note = first_table(ranking_of(compare(folders))).notes[0]
-    assert note == "Speed-up is relative to the unquantized form in the same engine in before and fp16 in after."
+    assert note == "Speed-up is relative to the unquantized variant in the same engine in before and fp16 in after."
 
 
 def test_caption_counts_a_reference_whose_variant_failed(tmp_path):
@@ -378,7 +378,7 @@ def test_caption_counts_a_reference_whose_variant_failed(tmp_path):
     sheet = first_table(ranking_of(compare([tmp_path])))
     by_variant = {row.variant: {column.heading: column.text(row) for column in sheet.columns} for row in sheet.rows}
     assert [by_variant[name]["speed-up"] for name in ("fp16", "fp16-compile")] == ["baseline", "baseline"]
-    assert sheet.notes[0] == "Speed-up is relative to the unquantized form in the same engine."
+    assert sheet.notes[0] == "Speed-up is relative to the unquantized variant in the same engine."
 
 
 def test_json_rows_of_two_sweeps_have_sweep_and_change(tmp_path):

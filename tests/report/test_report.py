@@ -325,12 +325,12 @@ def test_answer_names_one_variant_only_if_the_difference_is_significant(tmp_path
     faster = [[share * latency_s for latency_s in STEADY] for share in (0.5, 0.7)]
     clear = compared(tmp_path / "a", *rounds("fp16", STEADY), *rounds("int8", faster[0]), *rounds("gptq", faster[1]))
     assert lines_of(clear)[0] == (
-        "**int8** is fastest: 71.43 decode tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized form); next is gptq, "
+        "**int8** is fastest: 71.43 decode tok/s, 2.00x [2.00, 2.00] fp16 (fastest unquantized variant); next is gptq, "
         "51.02 decode tok/s."
     )
     slower = compared(tmp_path / "p", *rounds("fp16", STEADY), *rounds("int8", [2 * time_s for time_s in STEADY]))
     assert lines_of(slower)[0].startswith(
-        "**fp16** is fastest: 35.71 decode tok/s, the unquantized form itself; next is int8"
+        "**fp16** is fastest: 35.71 decode tok/s, the unquantized variant itself; next is int8"
     )
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
     assert lines_of(alone) == (

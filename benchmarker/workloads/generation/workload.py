@@ -116,7 +116,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
     explains_runs = True
     must_be_equal = ("model", "model shapes (config_sha256)", "load_format")
     subject_fields = ("model",)
-    baseline_noun = "unquantized form"
+    baseline_noun = "unquantized variant"
     surroundings_noun = "engine"
 
     # Command line and configuration

@@ -129,7 +129,7 @@ class Serving(Workload[ServingJob, ServingRecord, ServingRow]):
     explains_runs = True
     must_be_equal = ("model", "model shapes (config_sha256)", "load_format", "requests", "slo")
     subject_fields = ("model",)
-    baseline_noun = "unquantized form"
+    baseline_noun = "unquantized variant"
     surroundings_noun = "engine"
     speed_axis = "output tokens per second"
 

@@ -178,7 +178,7 @@ def test_fault_in_the_logits_without_changed_tokens_invalidates_the_speed(
     changed = changes(captured(model))
     assert changed["step_divergence"].verdict == "wrong"
     assert [(cell.status, cell.error_kind) for cell in changed["cells"]] == [("invalid", "wrong_result")] * 2
-    assert "predicts something else than the form's own forward" in changed["cells"][0].reason
+    assert "predicts something else than the variant's own forward" in changed["cells"][0].reason
 
 
 def test_step_that_cannot_be_checked_is_recorded_with_a_reason(

@@ -78,10 +78,10 @@ STEP_COLUMNS = [
 
 def step_caption(rows: Sequence[GenerationRow]) -> str:
     sentences = [
-        "KL step/eager is how far the predictions of the decode step that was timed are from those of the same form's "
-        "own forward, in nats a token, on a text that both are given; perturbed is the same of that forward with "
-        "every module's output moved by up to one unit in the last place. Rounding is up to "
-        f"{STEP_ROUNDING} or {STEP_FACTOR} times that; a row above both this and {STEP_WRONG} has no speed."
+        "KL step/eager is the divergence of the timed decode step's predictions from those of the same variant's own "
+        "forward, in nats a token, on one text; perturbed is that of this forward with every module's output moved by "
+        f"up to one unit in the last place. Rounding is up to {STEP_ROUNDING} or {STEP_FACTOR} times the perturbed "
+        f"divergence; a variant above both this and {STEP_WRONG} has no speed."
     ]
     if any(row.step_divergence and row.step_divergence.of_engine for row in rows):
         sentences.append(
