@@ -52,11 +52,12 @@ def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
     firsts = ((name, answer(side, ranking_of(side))) for name, side in results.sides.items())
     sentences = [f"{plain_line(name)}: {lines[0]}" for name, lines in firsts]
     first, *others = results.sides
+    where = f", at {cell_words(ranking.cell)}" if len({row.cell for row in results.rows}) > 1 else ""
     for name in others:
         changes = [(row.name_in_sweep, row.change) for row in ranking.rows if row.sweep == name and row.change]
         words = (f"{plain_line(variant)} {with_verdict(change)}" for variant, change in changes)
         sentence = "; ".join(words) or f"no variant has a number in both; {code('--pool')} makes one table of all"
-        sentences.append(f"From {plain_line(first)} to {plain_line(name)}: {sentence}.")
+        sentences.append(f"From {plain_line(first)} to {plain_line(name)}{where}: {sentence}.")
     return tuple(sentences)
 
 

@@ -335,6 +335,15 @@ def test_two_sweeps_have_a_column_of_changes(tmp_path):
     assert lines[2].startswith("From before to after: int8 1.25x [")
 
 
+def test_change_between_sweeps_of_several_cells_names_its_cell(tmp_path):
+    for name, factor in (("before", 1.0), ("after", 0.8)):
+        cells = [cell([factor] * 3), cell([2 * factor] * 3, new_tokens=60)]
+        save(tmp_path / name, *(record("int8", *cells, round_number=number, sweep=name) for number in range(3)))
+    comparison = compare([tmp_path / "before", tmp_path / "after"])
+    lines = [unmarked(line) for line in answer(comparison, ranking_of(comparison))]
+    assert lines[2].startswith("From before to after, at prompt 26, 60 new tokens, batch 1: int8 1.25x [")
+
+
 def test_two_sweeps_without_common_variants_have_no_changes(tmp_path):
     for name, quant in (("before", "int8"), ("after", "gptq")):
         save(tmp_path / name, *rounds(quant, [1.0, 1.01, 0.99], sweep=name))
