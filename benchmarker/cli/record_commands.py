@@ -68,8 +68,12 @@ def compare(
     if budget is not None and fail_if is not None:
         raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
     if fail_if is not None:
+        if whole or columns or sort or pool or form == "csv":
+            raise SpecError("--fail-if prints its own table; leave out --all, --columns, --sort, --pool, --format csv")
         _gate(paths, fail_if, form, baseline=baseline, force=force)
         return
+    if (columns or sort) and (whole or form == "json"):
+        raise SpecError("--columns and --sort apply to one table; leave out --all and --format json")
     from benchmarker.comparison.recommend import recommend
     from benchmarker.comparison.results import to_rows
     from benchmarker.report import compare as report
@@ -77,7 +81,7 @@ def compare(
 
     comparison = report.compare(paths, baseline=baseline, force=force, pool=pool)
     recommendation = recommend(comparison, budget) if budget is not None else None
-    sheet = report.chosen_sheet(comparison, columns, sort) if form != "json" and (columns or sort) else None
+    sheet = report.chosen_sheet(comparison, columns, sort) if columns or sort else None
     if form == "json":
         answer = recommendation_to_dict(recommendation) if recommendation else to_rows(comparison)
         typer.echo(json.dumps(answer, indent=1, allow_nan=False))

@@ -188,6 +188,22 @@ def test_compare_prints_the_requested_columns_in_order(tmp_path):
     assert "--columns lod: no such column; did you mean 'load s'?" in printed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--columns ttft --format json", "--columns and --sort apply to one table; leave out --all and --format json"),
+        ("--sort ttft --all", "--columns and --sort apply to one table; leave out --all and --format json"),
+        ("--fail-if slower:5% --format csv", "--fail-if prints its own table; leave out --all, --columns, --sort"),
+        ("--fail-if slower:5% --pool", "--fail-if prints its own table; leave out --all, --columns, --sort"),
+    ],
+)
+def test_options_of_compare_without_effect_are_refused(tmp_path, arguments, message):
+    folder = save(tmp_path, record("fp16", cell([2.0])), record("int8", cell([1.0])))
+    code, printed = typed("compare", folder, folder, *arguments.split())
+    assert code == 2
+    assert f"error: {message}" in printed
+
+
 def test_str_of_a_comparison_is_its_table():
     printed = str(compare_records([record("fp16", cell([2.0])), record("int8", cell([1.0]))]))
     assert "| int8" in printed
