@@ -90,7 +90,7 @@ MISTAKES = {
         "variants[0].options: no key 'group'; did you mean 'group_size'?"
     ),
     "variants:\n  - {quant: gptq, options: {group_size: x}}\n": (
-        "variants[0].options: group_size: input should be a valid integer, not 'x'"
+        "variants[0].options: group_size: input should be -1, 16, 32, 64, 128, 256, 512 or 1024, not 'x'"
     ),
     "variants: []\n": "variants: tuple should have at least 1 item after validation, not 0",
     "- fp16\n": "a config is a mapping with the keys model, grid, procedure and variants",
