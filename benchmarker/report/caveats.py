@@ -127,10 +127,8 @@ def _spread(rows: Sequence[Row]) -> list[str]:
 
 
 def _speed_up(rows: Sequence[Row]) -> list[str]:
-    sentences = []
-    for note in reference_note(rows):
-        metrics = listed(row.ranking.heading for row in rows if row.speed_up)
-        sentences.append(f"{note.removesuffix('.')}, in {metrics}.")
+    metrics = [row.ranking.heading for row in rows if row.speed_up]
+    sentences = [f"{note.removesuffix('.')}, in {listed(metrics)}." for note in reference_note(rows)]
     ratios = (ratio for row in rows for ratio in (row.speed_up, row.against_named, row.call) if ratio)
     if untested := [ratio.ratio.rounds for ratio in ratios if ratio.verdict == "not tested"]:
         sentences.append(
@@ -296,8 +294,7 @@ def _failed_rounds(rows: Sequence[Row]) -> list[str]:
 
 
 def _why(status: str, reason: str) -> str:
-    words = status_words(status)
-    return f"{words}: {plain_line(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
+    return f"{status_words(status)}{f': {plain_line(reason, longest=REASON_LENGTH)}' if reason else '.'}"
 
 
 def _where(rows: Sequence[Row]) -> str:

@@ -222,9 +222,8 @@ def byte_columns(
 
 
 def latency_columns(rows: Sequence[Row]) -> Columns:
-    if any(row.ranking.of_sample for row in rows):
-        return []
-    return estimate_columns(rows, "ms", lambda row: row.latency, scale=1e3)
+    has_parts = any(row.ranking.of_sample for row in rows)
+    return [] if has_parts else estimate_columns(rows, "ms", lambda row: row.latency, scale=1e3)
 
 
 def quality_columns(rows: Sequence[Row]) -> Columns:
@@ -234,9 +233,8 @@ def quality_columns(rows: Sequence[Row]) -> Columns:
 
 def bound(rows: Sequence[Row]) -> Columns:
     """Return the column of each row's bottleneck; no column if no row was explained."""
-    if not any(row.bound_by for row in rows):
-        return []
-    return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
+    column = Column[Row]("bound by", lambda row: row.bound_by or MISSING, "left")
+    return [column] if any(row.bound_by for row in rows) else []
 
 
 def floors(rows: Sequence[Row]) -> list[Sheet]:
@@ -304,9 +302,7 @@ def first_table(ranking: Ranking, without_why: str = "") -> Sheet:
 
 def pace_text(row: Row) -> str:
     """Return the ranking metric: `36.15`; `outlier round 3` or `wide` for a wide interval; a failed row's status."""
-    if row.pace is None:
-        return status_words(row.status)
-    return measured_text(row, row.pace, scale=row.ranking.scale)
+    return status_words(row.status) if row.pace is None else measured_text(row, row.pace, scale=row.ranking.scale)
 
 
 def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:

@@ -116,13 +116,10 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
 def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison:
     """Return one comparison with the rows of all sweeps; variants are renamed `int8 (SWEEP)`. Raises ResultsError."""
     first, *others = sides
-    changed = [
-        difference
-        for name in others
-        for difference in what_changed(
-            sides[first].records, sides[name].records, names=(f"in {first}", f"in {name}"), force=force
-        )
-    ]
+    changed: list[str] = []
+    for name in others:
+        ends = (f"in {first}", f"in {name}")
+        changed += what_changed(sides[first].records, sides[name].records, names=ends, force=force)
     members: dict[str, tuple[RunRecord, ...]] = {}
     rows: list[Row] = []
     explained: list[Explanation | NotExplained] = []

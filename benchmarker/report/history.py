@@ -109,8 +109,7 @@ def _sheet(subject: Sequence[str], pasts: Sequence[Past]) -> Sheet:
     ]
     if any(map(_disturbances, pasts)):
         columns.insert(2, Column[Past]("conditions", _disturbances, "left"))
-    words = [
-        plain_line(word, longest=300) for word in dict.fromkeys(subject) if word not in (row.variant, "no options")
-    ]
+    hidden = (row.variant, "no options")
+    words = [plain_line(word, longest=300) for word in dict.fromkeys(subject) if word not in hidden]
     title = f"{row.variant} at {cell_words(row.cell)}: {', '.join(words)}, {plural(len(pasts), 'run', 'runs')}"
     return Sheet(title, columns, pasts)

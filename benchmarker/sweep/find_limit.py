@@ -79,8 +79,7 @@ class Limit:
         if largest is None:
             return f"no {self.axis} fits: {refused.text}: {refused.why}"
         peak = f" (peak {gib(largest.peak_bytes)})" if largest.peak_bytes else ""
-        first = f"largest {self.axis} that fits: {largest.text}{peak}"
-        return f"{first}; {refused.text} does not: {refused.why}"
+        return f"largest {self.axis} that fits: {largest.text}{peak}; {refused.text} does not: {refused.why}"
 
 
 def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path) -> Limit:
@@ -88,7 +87,6 @@ def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path) -> Limi
     start = _start(job, axis)
     shortest = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
     small = job.model_copy(update={"procedure": job.procedure.model_copy(update=shortest)})
-
     units: list[str | None] = []
 
     def tried(value: float) -> Trial:

@@ -188,10 +188,9 @@ def _switch_advice(timed: Timed) -> str | None:
 
 
 def _dequantizing_advice(timed: Timed) -> str:
-    advice = "Dequantizing costs the same for any number of tokens: a larger batch amortizes it."
-    if cast("FinetuneRecord", timed.record).variant.checkpointing != "all":
-        return advice
-    return f"{advice} {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
+    is_repeated = cast("FinetuneRecord", timed.record).variant.checkpointing == "all"
+    fewer = f" {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
+    return f"Dequantizing costs the same for any number of tokens: a larger batch amortizes it.{fewer * is_repeated}"
 
 
 def _between_advice(timed: Timed) -> str:

@@ -31,12 +31,10 @@ NOTES = (
 )
 
 
-LEFT = ("model", "layers", "quantizations", "engines")  # Headings of the columns that are aligned to the left.
-
-
 def model_table() -> list[Block]:
     rows = [list_model(name) for name in shape_names()]
-    columns = [Column(name, itemgetter(name), "left" if name in LEFT else "right") for name in rows[0]]
+    numbers = ("parameters", "active", "GiB")
+    columns = [Column(name, itemgetter(name), "right" if name in numbers else "left") for name in rows[0]]
     return [Sheet("", columns, rows, notes=NOTES)]
 
 

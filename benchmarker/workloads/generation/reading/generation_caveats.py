@@ -186,9 +186,8 @@ def _kernel_notes(engine: EngineFacts) -> list[str]:
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:
     """Return a note on the types in which a GGUF file stores its tensors."""
-    types = ", ".join(
-        f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
-    )
+    sizes = facts.weight_bytes_by_type
+    types = ", ".join(f"{name} {count} ({gib(sizes[name])})" for name, count in facts.tensors_by_type.items())
     tied = " (the embedding too)" if facts.is_tied else ""
     return f"tensors by type: {types}; the output layer{tied} is {facts.output_type}"
 
@@ -220,8 +219,7 @@ def external_notes(rounds: Sequence[ExternalFacts], *, has_peak: bool = True) ->
     """Return notes on an external engine: its details, and differences between its reported times and our clock."""
     facts = max(rounds, key=lambda each: each.disagreement or 0.0)
     notes = [types_note(facts)] if facts.tensors_by_type else []
-    if facts.fallback:
-        notes.append(facts.fallback)
+    notes += [facts.fallback] if facts.fallback else []
     if facts.kv_cache_bytes and has_peak:
         notes.append(
             f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, which its peak contains on a CPU and not on a "

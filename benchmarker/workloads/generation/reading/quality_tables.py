@@ -88,9 +88,8 @@ def step_caption(rows: Sequence[GenerationRow]) -> str:
             "The step of an engine in its own process is compared with its own prefill, whose kernels may round "
             f"differently: its limit is {ENGINE_STEP_WRONG}."
         )
-    unchecked = dict.fromkeys(row.variant for row in rows if not row.step_divergence and row.status == "ok")
-    if unchecked:
-        sentences.append(f"Not checked: {listed(list(unchecked))}.")
+    if unchecked := [row.variant for row in rows if not row.step_divergence and row.status == "ok"]:
+        sentences.append(f"Not checked: {listed(unchecked)}.")
     return " ".join(sentences)
 
 
