@@ -16,7 +16,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 46_084,
+    "lines outside kernels/": 46_085,
     "lines in kernels/": 4_675,
     "files": 308,
     "files over 400 lines": 0,

@@ -294,7 +294,8 @@ def _failed_rounds(rows: Sequence[Row]) -> list[str]:
 
 
 def _why(status: str, reason: str) -> str:
-    return f"{status_words(status)}{f': {plain_line(reason, longest=REASON_LENGTH)}' if reason else '.'}"
+    words = status_words(status)
+    return f"{words}: {plain_line(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
 
 
 def _where(rows: Sequence[Row]) -> str:
