@@ -256,9 +256,8 @@ def local_numbers(places: str) -> list[int] | None:
     if places == RAY:
         return None
     if not re.fullmatch(LOCAL + r"\d+(,\d+)*", places):
-        raise SpecError(
-            f"--places {places}: no such workers; give 'local:0,1' for this host's GPUs by number, or 'ray'"
-        )
+        remedy = "give 'local:0,1' for this host's GPUs by number, or 'ray'"
+        raise SpecError(f"--places {places}: no such workers; {remedy}")
     numbers = [int(number) for number in places.removeprefix(LOCAL).split(",")]
     if len(set(numbers)) < len(numbers):
         raise SpecError(f"--places {places}: contains a number twice")
@@ -288,7 +287,7 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}{forecast}",
     ]
     for entry in jobs[0].grid.exclude:
-        if not any(entry.items() <= point._asdict().items() for point in jobs[0].grid.combinations()):
+        if jobs[0].grid.model_copy(update={"exclude": (entry,)}).points() == list(jobs[0].grid.combinations()):
             cell = ", ".join(f"{axis} {value}" for axis, value in entry.items())
             lines.append(f"  exclude: no cell has {cell}; this entry has no effect")
     if places:
