@@ -126,6 +126,7 @@ def conditions_of(states: Sequence[GpuState], *, full_clock_mhz: int | None) -> 
 def why_invalid(
     conditions: Conditions, *, own_processes: int = 1, allow_shared: bool = False
 ) -> tuple[ErrorKind, str] | None:
+    """Return kind and reason if a measurement under these conditions is invalid; None otherwise."""
     if is_shared(conditions, own_processes=own_processes) and not allow_shared:
         ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
         reason = f"{conditions.processes} processes were on the device{ours}"
@@ -204,7 +205,7 @@ class HostGauge:
         first = before[-1] if before else readings[0]
         # The time of a server that ended leaves the sum of the own processes: keep the readings on one side of it.
         runs: list[list[Reading]] = [[first]]
-        for reading in (reading for reading in readings if first.time_s < reading.time_s <= last.time_s):
+        for reading in readings[readings.index(first) + 1 : readings.index(last) + 1]:
             runs += [[]] if reading.own_s < runs[-1][-1].own_s else []
             runs[-1].append(reading)
         longest = max(runs, key=len)
