@@ -332,10 +332,10 @@ def other_cells(results: Results, shown: CellKey | None) -> list[Sheet]:
         ranking_of(replace(results, rows=tuple(row for row in results.rows if row.cell == cell))) for cell in cells
     ]
     alike = [name for name, value in cells[0].pairs if all(dict(cell.pairs).get(name) == value for cell in measured)]
-    leaders = [row for ranking in rankings for row in contenders(ranking)[:1]]
+    leaders = [row for ranking in rankings if (row := ranking.leader or ranking.fastest)]
     notes = reference_note(leaders)
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
-        notes.insert(0, "Numbers are the first one's: `and` joins equal ones, `or` those not separated.")
+        notes.insert(0, "Numbers are those of the first variant: `and` joins equal variants, `or` undecided ones.")
     notes += round_notes(leaders) + withheld_notes(leaders)
     headings = dict.fromkeys(ranking.rows[0].ranking.heading for ranking in rankings)
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
