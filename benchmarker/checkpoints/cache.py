@@ -154,6 +154,9 @@ def new_entry(
             made_s = time.perf_counter() - started_s
             description = Description(kind=kind, model=model, options=options, created=created, made_s=made_s)
             (draft / DESCRIPTION).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            for path in draft.glob("*.safetensors"):
+                # safetensors gives read permission to the owner only; other users may share the cache.
+                shutil.copymode(draft / DESCRIPTION, path)
             _publish(draft, final)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -5,6 +5,8 @@ import socket
 import stat
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from benchmarker.checkpoints.cache import cache_folder, entries, new_entry, quantize_s
 
@@ -73,3 +75,11 @@ def test_concurrent_writers_with_equal_pids_use_separate_drafts():
 def test_cached_checkpoint_has_the_permissions_of_a_new_folder(tmp_path):
     (tmp_path / "any").mkdir()
     assert stat.S_IMODE(make_entry("gptq").folder.stat().st_mode) == stat.S_IMODE((tmp_path / "any").stat().st_mode)
+
+
+def test_weights_of_a_cached_checkpoint_have_the_permissions_of_a_new_file(tmp_path):
+    (tmp_path / "any").touch()
+    with new_entry("0123", kind="gptq", model="qwen3-tiny", options={}, needed_bytes=0) as folder:
+        save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
+    weights = entries()[0].folder / "model.safetensors"
+    assert stat.S_IMODE(weights.stat().st_mode) == stat.S_IMODE((tmp_path / "any").stat().st_mode)
