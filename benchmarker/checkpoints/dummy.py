@@ -16,21 +16,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, PlannedLinear, PlannedTensor, Progress, QuantizationNeeds
-from benchmarker.checkpoints.files import (
-    INDEX,
-    SINGLE,
-    TOKENIZER_FILES,
-    tensor_bytes,
-    write_tensors,
-    write_word_tokenizer,
-)
+from benchmarker.checkpoints.files import INDEX, TOKENIZER_FILES, write_word_tokenizer
 from benchmarker.checkpoints.read_model import model_errors, transformers_config
 from benchmarker.core.errors import ModelError
 from benchmarker.core.formatting import GIB
@@ -133,7 +126,7 @@ def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> P
 
 LAYOUT = 4  # Version in the cache key; to be increased if the same inputs give another checkpoint.
 SEED = 0
-SHARD_BYTES = 4 * GIB
+SHARD_BYTES = 2 * GIB  # The tensors of a shard are in memory together.
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
@@ -172,7 +165,7 @@ def make_dummy(
         }
         if not described:
             described["dtype"] = config.get("dtype") or config.get("torch_dtype")
-        needed_bytes = sum(map(tensor_bytes, tensors))
+        needed_bytes = sum(tensor.nbytes for tensor in meta_tensors(tensors).values())
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:
             _write(draft, config, extras, tensors, progress, device)
     return Checkpoint(
@@ -194,6 +187,8 @@ def _write(
     device: str,
 ) -> None:
     import torch
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors.torch import save_file
 
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for path in extras:
@@ -201,26 +196,23 @@ def _write(
     if not any(path.name in TOKENIZER_FILES for path in extras):
         write_word_tokenizer(folder, int(config["vocab_size"]))
     generator = torch.Generator(device).manual_seed(SEED)
-    shards = tuple(_shards(tensors))
-    names = [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
-    names = names if len(shards) > 1 else [SINGLE]
+    split = split_torch_state_dict_into_shards(meta_tensors(tensors), max_shard_size=SHARD_BYTES)
+    planned = {tensor.name: tensor for tensor in tensors}
     steps = count(1)
-    for name, shard in zip(names, shards, strict=True):
-        for _ in write_tensors(folder / name, shard, generator):
+    for file, names in split.filename_to_tensors.items():
+        values: dict[str, torch.Tensor] = {}
+        for name in names:
+            values[name] = planned[name].make(generator).cpu()
             progress.step("writing random weights", next(steps), len(tensors))
-    if len(shards) > 1:
-        weight_map = {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
-        index = {"metadata": {"total_size": sum(map(tensor_bytes, tensors))}, "weight_map": weight_map}
+        save_file(values, folder / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _shards(tensors: tuple[PlannedTensor, ...]) -> Iterator[tuple[PlannedTensor, ...]]:
-    shard: list[PlannedTensor] = []
-    size_bytes = 0
-    for tensor in tensors:
-        if shard and size_bytes + tensor_bytes(tensor) > SHARD_BYTES:
-            yield tuple(shard)
-            shard, size_bytes = [], 0
-        shard.append(tensor)
-        size_bytes += tensor_bytes(tensor)
-    yield tuple(shard)
+def meta_tensors(tensors: tuple[PlannedTensor, ...]) -> dict[str, torch.Tensor]:
+    import torch
+
+    return {
+        tensor.name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta") for tensor in tensors
+    }

@@ -1,28 +1,16 @@
-"""Files of models: checks of a model's folder before loading, safetensors, fingerprints, and shipped models.
-
-A safetensors file is eight bytes with the header's length, the header (JSON: type, shape and offsets of each tensor),
-then the tensors. safetensors' own writer takes all tensors at once; `write_tensors` makes and writes them one by one.
-"""
+"""Files of models: checks of a model's folder before loading, fingerprints, and shipped models."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import math
-import re
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.core.errors import ModelError, read_problem
-
-if TYPE_CHECKING:
-    import torch
-
-    from benchmarker.checkpoints.base import PlannedTensor
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -156,50 +144,7 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-LENGTH = struct.Struct("<Q")
 POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
-
-
-def tensor_bytes(tensor: PlannedTensor) -> int:
-    bits = re.search(r"\d+", tensor.dtype)
-    assert bits is not None
-    return math.prod(tensor.shape) * int(bits[0]) // 8
-
-
-def _stored_type(dtype: str) -> str:
-    """Return the safetensors name of a torch dtype: BF16 for bfloat16, F8_E4M3 for float8_e4m3fn."""
-    return dtype.replace("float", "F").replace("uint", "U").replace("int", "I").upper().removesuffix("FN")
-
-
-def write_tensors(
-    path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
-) -> Iterator[PlannedTensor]:
-    """Write a safetensors file, and yield each tensor after it is written."""
-    import torch
-
-    with path.open("wb") as file:
-        header = _header(tensors)
-        file.write(LENGTH.pack(len(header)) + header)
-        for tensor in tensors:
-            values = tensor.make(generator)
-            assert tuple(values.shape) == tensor.shape, f"{tensor.name}: {tuple(values.shape)}"
-            file.write(values.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-            yield tensor
-
-
-def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for tensor in tensors:
-        start, end = end, end + tensor_bytes(tensor)
-        header[tensor.name] = {
-            "dtype": _stored_type(tensor.dtype),
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    # The format requires tensors to start at a multiple of eight bytes.
-    return text + b" " * (-len(text) % 8)
 
 
 def check_tensors(path: Path) -> None:
