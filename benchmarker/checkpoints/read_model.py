@@ -155,8 +155,7 @@ def transformers_config(folder: Path, model_id: str, *, trusted: bool) -> Any:
     from transformers import AutoConfig
 
     with model_errors(f"{model_id}: transformers cannot build this model"):
-        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
-    return config
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
 
 
 @contextlib.contextmanager

@@ -237,21 +237,18 @@ class CompiledStep(LibraryStep):
 
 
 def decode_layer(layer: nn.Module, hidden: Tensor, rest: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-    forward: Function = type(layer).forward
-    return forward(layer, hidden, *rest, **arguments)
+    return type(layer).forward(layer, hidden, *rest, **arguments)
 
 
 def prompt_layer(layer: nn.Module, hidden: Tensor, rest: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
     """Do the same as `decode_layer`. torch caches compiled code by function, so prefill needs a second function."""
-    forward: Function = type(layer).forward
-    return forward(layer, hidden, *rest, **arguments)
+    return type(layer).forward(layer, hidden, *rest, **arguments)
 
 
 def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Apply the last norm and the output layer; return the likeliest token, [batch, 1], and the logits."""
     if norm is not None:
-        forward: Function = type(norm).forward
-        hidden = forward(norm, hidden)
+        hidden = type(norm).forward(norm, hidden)
     logits: Tensor = output_layer(hidden)
     return likeliest_token(logits), logits
 
