@@ -50,29 +50,14 @@ class NvidiaGpu:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
-
-    @property
-    def name(self) -> str | None:
-        return self._of_gpu("nvmlDeviceGetName")
-
-    @property
-    def uuid(self) -> str | None:
-        return self._of_gpu("nvmlDeviceGetUUID")
-
-    @property
-    def driver(self) -> str | None:
-        return self._query("nvmlSystemGetDriverVersion")
-
-    @property
-    def newest_cuda(self) -> str | None:
-        """Newest CUDA version that the driver supports, such as `13.0`."""
+        self.name: str | None = self._of_gpu("nvmlDeviceGetName")
+        self.uuid: str | None = self._of_gpu("nvmlDeviceGetUUID")
+        self.driver: str | None = self._query("nvmlSystemGetDriverVersion")
         version = self._query("nvmlSystemGetCudaDriverVersion_v2")
-        return f"{version // 1000}.{version % 1000 // 10}" if version else None
-
-    @property
-    def is_sliced(self) -> bool:
+        # Newest CUDA version that the driver supports, such as `13.0`.
+        self.newest_cuda = f"{version // 1000}.{version % 1000 // 10}" if version else None
         mode = self._of_gpu("nvmlDeviceGetMigMode")
-        return bool(mode and mode[0])
+        self.is_sliced = bool(mode and mode[0])
 
     def used_bytes(self) -> int | None:
         # Version 1 of the call: version 2 leaves out the memory that the driver reserves.
@@ -144,22 +129,10 @@ class AmdGpu:
     def __init__(self, amdsmi: Any, handle: Any) -> None:
         self._amdsmi = amdsmi
         self._handle = handle
-
-    @property
-    def name(self) -> str | None:
-        return self._table("amdsmi_get_gpu_asic_info").get("market_name")
-
-    @property
-    def uuid(self) -> str | None:
-        return self._query("amdsmi_get_gpu_device_uuid")
-
-    @property
-    def driver(self) -> str | None:
-        return self._table("amdsmi_get_gpu_driver_info").get("driver_version")
-
-    @property
-    def pci_address(self) -> str:
-        return str(self._query("amdsmi_get_gpu_device_bdf") or "").lower()
+        self.name: str | None = self._table("amdsmi_get_gpu_asic_info").get("market_name")
+        self.uuid: str | None = self._query("amdsmi_get_gpu_device_uuid")
+        self.driver: str | None = self._table("amdsmi_get_gpu_driver_info").get("driver_version")
+        self.pci_address = str(self._query("amdsmi_get_gpu_device_bdf") or "").lower()
 
     def used_bytes(self) -> int | None:
         # Documented as MB, but the library divides by 2^20.

@@ -162,6 +162,9 @@ class FakeLibrary:
     NVML_CLOCK_SM = 1
     NVML_CLOCK_MEM = 2
 
+    def __getattr__(self, name):
+        raise self.NVMLError(name)
+
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
         return 5_000_000
 

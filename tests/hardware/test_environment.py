@@ -181,6 +181,10 @@ def nvml(uuid):
             raise NVMLError("not found")
         return "handle"
 
+    def unsupported(name):
+        raise NVMLError(name)
+
+    fake.__getattr__ = unsupported
     fake.NVMLError = NVMLError
     fake.nvmlInit = lambda: None
     fake.nvmlDeviceGetHandleByUUID = handle

@@ -24,6 +24,9 @@ class FakeNvml(ModuleType):
         super().__init__("pynvml")
         self.used = {"GPU-aa": 1 * GIB, "GPU-bb": 2 * GIB}
 
+    def __getattr__(self, name):
+        raise self.NVMLError(name)
+
     def nvmlInit(self): ...
 
     def nvmlDeviceGetHandleByUUID(self, uuid):

@@ -175,8 +175,8 @@ class FakeNvml:
 
     class NVMLError(Exception): ...
 
-    def nvmlDeviceGetDefaultApplicationsClock(self, handle: str, kind: int) -> int:
-        raise self.NVMLError
+    def __getattr__(self, name: str) -> Any:
+        raise self.NVMLError(name)
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
         return 350_500
