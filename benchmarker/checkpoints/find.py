@@ -189,16 +189,15 @@ def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: 
 
 def _look_up(model: ModelSpec) -> tuple[str | None, bool]:
     """Return the commit of the model's revision (None if the hub reports none), and whether the hub answers."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub import HfApi, errors
 
     try:
         info = HfApi().model_info(model.id, revision=model.revision, timeout=ANSWER_S)
-    except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+    except (errors.GatedRepoError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         _refuse(model, error)
-    except (OSError, transport_error()) as error:
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         # 401 and 403 are answers; 5xx and connection errors are not.
-        if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
+        if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403):
             _refuse(model, error)
         return None, False
     names = [file.rfilename for file in info.siblings or ()]
@@ -210,8 +209,7 @@ def _look_up(model: ModelSpec) -> tuple[str | None, bool]:
 
 
 def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *, offline: bool = False) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import errors, snapshot_download
 
     try:
         folder = snapshot_download(
@@ -222,8 +220,8 @@ def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *
             local_files_only=offline,
             tqdm_class=_bar(progress),
         )
-    except (LocalEntryNotFoundError, transport_error()) as error:
-        if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
+    except (errors.LocalEntryNotFoundError, errors.HTTPError) as error:  # type: ignore[attr-defined]
+        if isinstance(error, errors.HfHubHTTPError) and error.response.status_code < 500:
             _refuse(model, error)
         raise _out_of_reach(model) from error
     except OSError as error:
@@ -231,14 +229,6 @@ def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *
             f"{model.id}: not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
         ) from error
     return Path(folder)
-
-
-def transport_error() -> type[Exception]:
-    """Return the base class of huggingface_hub's connection errors, from httpx or httpx2."""
-    from huggingface_hub import errors
-
-    kind: type[Exception] = vars(errors)["HTTPError"]
-    return kind
 
 
 def _out_of_reach(model: ModelSpec) -> ModelError:

@@ -15,7 +15,6 @@ from typing import Literal
 import psutil
 
 from benchmarker.checkpoints.cache import cache_folder
-from benchmarker.checkpoints.find import transport_error
 from benchmarker.core.errors import installed_version
 from benchmarker.core.formatting import GIB, gib, plural
 from benchmarker.hardware.device import Device
@@ -91,17 +90,16 @@ def _why_no_gpu() -> str | None:
 
 
 def _why_no_hub() -> str | None:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub import HfApi, errors
 
     try:
         HfApi().model_info("Qwen/Qwen3-4B", timeout=HUB_LIMIT_S)
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         return "HF_HUB_OFFLINE is set"
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         # A refused request still shows that the hub can be reached.
         return f"HTTP status {error.response.status_code}" if error.response.status_code >= 500 else None
-    except (OSError, transport_error()) as error:
+    except (OSError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         return type(error).__name__
     return None
 
