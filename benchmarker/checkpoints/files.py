@@ -135,12 +135,12 @@ def tokenizer_hashes(folder: Path) -> dict[str, str | None]:
     settings = _read_json(folder, "tokenizer_config.json") or {}
     words = template.read_text(encoding="utf-8") if template.is_file() else settings.get("chat_template")
     return {
-        "tokenizer_sha256": _hash({"vocab": model.get("vocab"), "merges": merges, **text}) if parts else None,
-        "chat_template_sha256": _hash(words) if words else None,
+        "tokenizer_sha256": json_sha256({"vocab": model.get("vocab"), "merges": merges, **text}) if parts else None,
+        "chat_template_sha256": json_sha256(words) if words else None,
     }
 
 
-def _hash(value: Any) -> str:
+def json_sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

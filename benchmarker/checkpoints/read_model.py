@@ -8,9 +8,7 @@ logger to INFO; `undisturbed` restores these settings, so that they are the same
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import json
 import logging
 import math
 import os
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.checkpoints.files import has_tokenizer, model_fingerprint, tokenizer_hashes
+from benchmarker.checkpoints.files import has_tokenizer, json_sha256, model_fingerprint, tokenizer_hashes
 from benchmarker.core.errors import ModelError, UnsupportedError, report_library_conflicts
 
 if TYPE_CHECKING:
@@ -87,8 +85,7 @@ def run_token(model: PreTrainedModel, cache: Cache | None = None) -> None:
 
 def shapes_sha256(config: dict[str, Any]) -> str:
     """Return a hash of a model's shapes: equal for a checkpoint, its quantized checkpoints and its dummies."""
-    shapes = {key: config[key] for key in SHAPE_KEYS if config.get(key) is not None}
-    return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()
+    return json_sha256({key: config[key] for key in SHAPE_KEYS if config.get(key) is not None})
 
 
 def found_model(model: ModelFacts, checkpoint: Checkpoint) -> ModelFacts:
