@@ -263,11 +263,9 @@ def _refuse(model: ModelSpec, error: Exception) -> NoReturn:
 
 def _bar(progress: Progress) -> type[Any]:
     """Return a tqdm class that reports downloaded MiB to `progress` and draws no bar."""
-    import importlib
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-    base: Any = importlib.import_module("tqdm.auto").tqdm
-
-    class Bar(base):  # type: ignore[misc]
+    class Bar(tqdm):  # type: ignore[misc]
         def display(self, msg: str | None = None, pos: int | None = None) -> None:  # noqa: ARG002
             if self.unit == "B" and self.total:
                 progress.step("downloading (MiB)", int(self.n) >> 20, int(self.total) >> 20)
