@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.quantization import base
 from benchmarker.quantization.base import (
+    FP8_CAPABILITY,
     FormOptions,
     Loaded,
     Loader,
@@ -45,7 +45,7 @@ def _loader(name: str, config_class: str, **fields: Any) -> Loader:
 
 
 def check_fp8(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    check_nvidia("fp8", target.device, base.FP8_CAPABILITY, instead="int8-dynamic runs here")
+    check_nvidia("fp8", target.device, FP8_CAPABILITY, instead="int8-dynamic runs here")
 
 
 INT8: Loader = _loader(

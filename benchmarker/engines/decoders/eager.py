@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -278,7 +277,6 @@ def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
     return BITS[kv_form] / 8 + scales
 
 
-@dataclass(frozen=True)
 class EagerEngine(TorchEngine):
     def why_not_split(self, form: Form) -> str | None:
         if _kv_form(form):
