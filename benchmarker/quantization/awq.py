@@ -48,7 +48,7 @@ def load(checkpoint: Checkpoint, options: AWQOptions, target: Target) -> Loaded:
     # transformers takes the backend from this config and everything else from the checkpoint.
     backend: Any = "torch_awq" if options.kernel == "torch" else options.kernel
     model = read_packed("awq", checkpoint, target, AwqConfig(backend=backend))
-    linear_class = linear_class_of("awq", model, title=options.kernel, expected=KERNELS.get(options.kernel))
+    linear_class = linear_class_of("awq", model, kernel=options.kernel, expected=KERNELS.get(options.kernel))
     return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}",))
 
 

@@ -31,14 +31,15 @@ from benchmarker.checkpoints.read_model import import_libraries, read_model, und
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, torch_gpu
 from benchmarker.quantization.calibration import calibration_ids, calibration_text, computed_dtype
 from benchmarker.quantization.gptqmodel_kernels import (
+    KERNELS,
     PACKING,
     GroupSize,
     KernelName,
     check_kernel,
     check_shapes,
-    check_what_ran,
     gptq_config,
     is_group_aware,
+    linear_class_of,
     read_packed,
 )
 
@@ -91,8 +92,9 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target) -> Loaded
     backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
     quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
     model = read_packed("gptq", checkpoint, target, quantization)
-    note = f"kernel {options.kernel}: {check_what_ran(options.kernel, model)}"
-    return Loaded(model, notes=(note, *_own_config_wins(own, options)))
+    expected = KERNELS[options.kernel].linear_class if options.kernel in KERNELS else None
+    linear_class = linear_class_of("gptq", model, kernel=options.kernel, expected=expected)
+    return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(own, options)))
 
 
 def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:

@@ -38,7 +38,6 @@ NOT_STORED = ("input_perm",)
 
 @dataclass(frozen=True)
 class Kernel:
-    title: str
     linear_class: str
     needs: Literal["anything", "cpu", "gpu", "nvidia"]
     bits: tuple[int, ...]
@@ -48,11 +47,11 @@ class Kernel:
 
 
 KERNELS: dict[str, Kernel] = {
-    "torch": Kernel("torch", "TorchLinear", "anything", (2, 3, 4, 8), GROUPS),
-    "torch_aten": Kernel("torch_aten", "TorchAtenLinear", "cpu", (4,), (16, 32, 64, 128)),
-    "triton": Kernel("Triton", "TritonV2Linear", "gpu", (2, 4, 8), GROUPS),
-    "exllama_v2": Kernel("ExLlamaV2", "ExllamaV2Linear", "nvidia", (4,), (-1, 32, 64, 128)),
-    "marlin": Kernel("Marlin", "MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
+    "torch": Kernel("TorchLinear", "anything", (2, 3, 4, 8), GROUPS),
+    "torch_aten": Kernel("TorchAtenLinear", "cpu", (4,), (16, 32, 64, 128)),
+    "triton": Kernel("TritonV2Linear", "gpu", (2, 4, 8), GROUPS),
+    "exllama_v2": Kernel("ExllamaV2Linear", "nvidia", (4,), (-1, 32, 64, 128)),
+    "marlin": Kernel("MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
 }
 """Kernels and their limits, from gptqmodel's declarations (SUPPORTS_BITS, ...); gptqmodel does not enforce all."""
 
@@ -70,15 +69,15 @@ def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: TorchGpu |
     kernel = KERNELS[name]
     if problem := _device_problem(kernel, gpu):
         other = "triton" if gpu else "torch"
-        raise DeviceError(f"gptq: the {kernel.title} kernel {problem}. Set options.kernel to '{other}'.")
+        raise DeviceError(f"gptq: the {name} kernel {problem}. Set options.kernel to '{other}'.")
     for key, supported in (("bits", kernel.bits), ("group_size", kernel.group_sizes)):
         if quantization[key] not in supported:
             raise SpecError(
-                f"gptq: the {kernel.title} kernel supports {key} {', '.join(map(str, supported))}, "
+                f"gptq: the {name} kernel supports {key} {', '.join(map(str, supported))}, "
                 f"not {quantization[key]}. Set options.kernel to 'auto'."
             )
     if kernel.symmetric_only and not quantization["sym"]:
-        raise SpecError(f"gptq: the {kernel.title} kernel needs sym=true. Set options.kernel to 'auto'.")
+        raise SpecError(f"gptq: the {name} kernel needs sym=true. Set options.kernel to 'auto'.")
 
 
 def _device_problem(kernel: Kernel, gpu: TorchGpu | None) -> str | None:
@@ -133,13 +132,7 @@ def _unready_kernel(error: BaseException) -> str | None:
     return None
 
 
-def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
-    kernel = KERNELS.get(name)
-    title, expected = (kernel.title, kernel.linear_class) if kernel else (name, None)
-    return linear_class_of("gptq", model, title=title, expected=expected)
-
-
-def linear_class_of(quant: str, model: PreTrainedModel, *, title: str, expected: str | None) -> str:
+def linear_class_of(quant: str, model: PreTrainedModel, *, kernel: str, expected: str | None) -> str:
     """Return the linear class that gptqmodel used; DeviceError if another one is expected."""
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
@@ -151,7 +144,7 @@ def linear_class_of(quant: str, model: PreTrainedModel, *, title: str, expected:
     if expected is not None and set(classes) != {expected}:
         used = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
         raise DeviceError(
-            f"{quant}: requested the {title} kernel, gptqmodel used {used}. "
+            f"{quant}: requested the {kernel} kernel, gptqmodel used {used}. "
             "Set options.kernel to 'auto' to accept that, or see why with --verbose."
         )
     return ", ".join(sorted(classes))

@@ -93,7 +93,7 @@ def test_awq_checkpoint_matches_its_dequantized_weights(folders, kernel, linear)
 def test_kernel_other_than_the_requested_one_raises(folders):
     loaded = load(folders[0], "awq", kernel="torch")
     with pytest.raises(DeviceError, match="awq: requested the marlin kernel, gptqmodel used 14 AwqTorchLinear"):
-        linear_class_of("awq", loaded.model, title="marlin", expected="AwqMarlinLinear")
+        linear_class_of("awq", loaded.model, kernel="marlin", expected="AwqMarlinLinear")
 
 
 @pytest.mark.slow

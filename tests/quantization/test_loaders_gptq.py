@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
-from benchmarker.quantization.gptqmodel_kernels import check_what_ran
+from benchmarker.quantization.gptqmodel_kernels import linear_class_of
 from benchmarker.schema.base import Scalar
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, facts_of, load, logits, prepare
 
@@ -52,7 +52,7 @@ def test_output_layer_of_a_gptq_checkpoint_is_no_unused_option(shape_folder):
 def test_kernel_other_than_the_requested_one_raises(shape_folder):
     loaded = load(shape_folder, "gptq", dummy=True, kernel="torch")
     with pytest.raises(DeviceError) as caught:
-        check_what_ran("torch_aten", loaded.model)
+        linear_class_of("gptq", loaded.model, kernel="torch_aten", expected="TorchAtenLinear")
     assert str(caught.value) == (
         "gptq: requested the torch_aten kernel, gptqmodel used 14 TorchLinear. "
         "Set options.kernel to 'auto' to accept that, or see why with --verbose."

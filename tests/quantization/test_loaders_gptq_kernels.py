@@ -37,14 +37,14 @@ def test_cpu_supports_torch_kernels(kernel):
 
 def test_marlin_requires_compute_capability_8():
     assert error_message("marlin", T4) == (
-        "gptq: the Marlin kernel needs compute capability 8.0; this is NVIDIA T4 (7.5). Set options.kernel to 'triton'."
+        "gptq: the marlin kernel needs compute capability 8.0; this is NVIDIA T4 (7.5). Set options.kernel to 'triton'."
     )
 
 
-@pytest.mark.parametrize(("kernel", "title"), [("triton", "Triton"), ("exllama_v2", "ExLlamaV2"), ("marlin", "Marlin")])
-def test_gpu_kernels_require_a_gpu(kernel, title):
+@pytest.mark.parametrize("kernel", ["triton", "exllama_v2", "marlin"])
+def test_gpu_kernels_require_a_gpu(kernel):
     assert error_message(kernel, None) == (
-        f"gptq: the {title} kernel needs a GPU; this is the CPU. Set options.kernel to 'torch'."
+        f"gptq: the {kernel} kernel needs a GPU; this is the CPU. Set options.kernel to 'torch'."
     )
 
 
@@ -56,26 +56,26 @@ def test_torch_aten_requires_a_cpu():
 
 def test_exllama_requires_an_nvidia_gpu():
     assert error_message("exllama_v2", RADEON) == (
-        "gptq: the ExLlamaV2 kernel needs an NVIDIA GPU; this is AMD Radeon RX 7900 XTX. "
+        "gptq: the exllama_v2 kernel needs an NVIDIA GPU; this is AMD Radeon RX 7900 XTX. "
         "Set options.kernel to 'triton'."
     )
 
 
 def test_unsupported_number_of_bits_is_refused():
     assert error_message("exllama_v2", H100, bits=8) == (
-        "gptq: the ExLlamaV2 kernel supports bits 4, not 8. Set options.kernel to 'auto'."
+        "gptq: the exllama_v2 kernel supports bits 4, not 8. Set options.kernel to 'auto'."
     )
 
 
 def test_unsupported_group_size_is_refused():
     assert error_message("marlin", H100, group_size=256) == (
-        "gptq: the Marlin kernel supports group_size -1, 32, 64, 128, not 256. Set options.kernel to 'auto'."
+        "gptq: the marlin kernel supports group_size -1, 32, 64, 128, not 256. Set options.kernel to 'auto'."
     )
 
 
 def test_marlin_requires_symmetric_quantization():
     assert error_message("marlin", H100, sym=False) == (
-        "gptq: the Marlin kernel needs sym=true. Set options.kernel to 'auto'."
+        "gptq: the marlin kernel needs sym=true. Set options.kernel to 'auto'."
     )
 
 
