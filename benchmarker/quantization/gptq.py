@@ -36,7 +36,7 @@ from benchmarker.quantization.gptqmodel_kernels import (
     GroupSize,
     KernelName,
     check_kernel,
-    check_shapes,
+    check_shape,
     gptq_config,
     is_group_aware,
     linear_class_of,
@@ -137,8 +137,8 @@ def _make(
     key: str, checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str, progress: Progress
 ) -> None:
     linears = packable_linears(empty_model(checkpoint.folder, trusted=checkpoint.trust_remote_code))
-    shapes = {name: (linear.in_features, linear.out_features) for name, linear in linears.items()}
-    check_shapes(shapes, options.model_dump())
+    for name, linear in linears.items():
+        check_shape(name, linear.in_features, linear.out_features, group_size=options.group_size)
     samples, length = options.calibration_samples, options.calibration_tokens
     pieces = calibration_ids(checkpoint, "GPTQ", text, samples=samples, length=length)
     size = f"{len(pieces)} pieces of {length} tokens"

@@ -92,17 +92,15 @@ def _device_problem(kernel: Kernel, gpu: TorchGpu | None) -> str | None:
     return None
 
 
-def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, Any]) -> None:
-    """Raise SpecError if the group size or 32 does not divide a layer's (inputs, outputs) in `linears`."""
-    group_size = quantization["group_size"]
-    for name, (inputs, outputs) in linears.items():
-        if group_size != -1 and inputs % group_size:
-            raise SpecError(
-                f"gptq: options.group_size={group_size} does not divide the {inputs} inputs of {name}; "
-                "choose one that does, or -1 for one group per row"
-            )
-        if inputs % 32 or outputs % 32:
-            raise SpecError(f"gptq: {name} is {inputs} x {outputs}; its kernels need multiples of 32")
+def check_shape(name: str, inputs: int, outputs: int, *, group_size: int) -> None:
+    """Raise SpecError if the group size or 32 does not divide the inputs and outputs of a linear layer."""
+    if group_size != -1 and inputs % group_size:
+        raise SpecError(
+            f"gptq: options.group_size={group_size} does not divide the {inputs} inputs of {name}; "
+            "choose one that does, or -1 for one group per row"
+        )
+    if inputs % 32 or outputs % 32:
+        raise SpecError(f"gptq: {name} is {inputs} x {outputs}; its kernels need multiples of 32")
 
 
 def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
@@ -176,7 +174,7 @@ def is_group_aware(options: Any) -> bool:
 
 
 def gptq_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:
-    check_shapes({linear.name: (linear.in_features, linear.out_features)}, gptq_config(options))
+    check_shape(linear.name, linear.in_features, linear.out_features, group_size=options.group_size)
     bits, inputs = options.bits, linear.in_features
     group = inputs if options.group_size == -1 else options.group_size
 

@@ -8,7 +8,7 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
 from benchmarker.quantization.base import TorchGpu, check_supported
 from benchmarker.quantization.gptq import LOADER, GPTQOptions
-from benchmarker.quantization.gptqmodel_kernels import KernelName, check_kernel, check_shapes
+from benchmarker.quantization.gptqmodel_kernels import KernelName, check_kernel, check_shape
 from benchmarker.schema.config_io import validated
 from benchmarker.workloads.generation.generation_job import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
@@ -88,7 +88,7 @@ def test_automatic_kernel_that_would_crash_is_refused():
 
 def test_layer_sizes_not_divisible_by_32_are_refused():
     with pytest.raises(SpecError) as caught:
-        check_shapes({"model.layers.0.mlp.up_proj": (128, 100)}, FORMAT)
+        check_shape("model.layers.0.mlp.up_proj", 128, 100, group_size=128)
     assert str(caught.value) == ("gptq: model.layers.0.mlp.up_proj is 128 x 100; its kernels need multiples of 32")
 
 
