@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_config
 from benchmarker.core.errors import MissingLibraryError, ModelError, first_line, installed_version, read_problem
+from benchmarker.schema.model import TensorTypes
 
 FORMAT = "gguf"  # Name of the format and of its library.
 BLOCK_K = 256  # Weights per block of the K formats (Q4_K, Q6_K, ...).
@@ -42,14 +43,11 @@ BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error
 class GgufFacts:
     architecture: str
     parameters: int
-    bytes_by_type: dict[str, int]  # Bytes of the tensors by type: `{"Q8_0": 1_000, "F32": 20}`.
-    tensors_by_type: dict[str, int]
+    types: TensorTypes
     narrow_rows: dict[str, tuple[int, ...]]
     """Row lengths that no K format can hold (no multiple of 256), by type of the tensor: `{"Q8_0": (896,)}`."""
     shapes: dict[str, int]  # Values under the keys of a config.json: `vocab_size`, `max_position_embeddings`, ...
     packed_parameters: int  # Parameters in fewer than 16 bits.
-    output: str  # Type of the output layer, which may be the embedding's tensor.
-    is_tied: bool  # True if the embedding is also the output layer.
     has_tokenizer: bool
 
     def fallback(self, form: str) -> str | None:
@@ -110,11 +108,13 @@ def gguf_facts(path: Path) -> GgufFacts:
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
         shapes=_shapes_in(reader, architecture),
         packed_parameters=packed,
-        output=types.get(OUTPUT) or types.get(EMBEDDING, "none"),
-        is_tied=OUTPUT not in types,
         has_tokenizer=bool(reader.get_field(gguf.Keys.Tokenizer.LIST)) and reader.get_field(PLACEHOLDER) is None,
-        bytes_by_type=dict(sizes),
-        tensors_by_type=dict(tensors),
+        types=TensorTypes(
+            tensors_by_type=tensors,
+            weight_bytes_by_type=sizes,
+            output_type=types.get(OUTPUT) or types.get(EMBEDDING, "none"),
+            is_tied=OUTPUT not in types,
+        ),
         narrow_rows={name: tuple(sorted(rows)) for name, rows in narrow.items()},
     )
 

@@ -9,7 +9,6 @@ from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
-from benchmarker.schema.model import TensorTypes
 
 PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight stays packed.
 
@@ -17,16 +16,10 @@ PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight sta
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target) -> Loaded:  # noqa: ARG001
     facts = gguf_facts(checkpoint.folder)
     model = read_model(checkpoint, target)
-    types = TensorTypes(
-        tensors_by_type=facts.tensors_by_type,
-        weight_bytes_by_type=facts.bytes_by_type,
-        output_type=facts.output,
-        is_tied=facts.is_tied,
-    )
     note = f"transformers unpacked the file to {target.dtype}: bytes and time are those of plain weights"
     if packed := sum(type(module).__name__ == PACKED_LINEAR for module in model.modules()):
         note = f"transformers keeps {packed} linear layers in the file's blocks ({PACKED_LINEAR})"
-    return Loaded(model, notes=(note,) if facts.packed_parameters else (), file_types=types)
+    return Loaded(model, notes=(note,) if facts.packed_parameters else (), file_types=facts.types)
 
 
 LOADER: Loader = Loader(

@@ -58,24 +58,16 @@ def test_facts_give_architecture_and_bytes_by_type(path, model_folder):
     facts = gguf_facts(path)
     config = json.loads((model_folder / "config.json").read_text())
     assert facts.architecture == "qwen3"
-    assert set(facts.bytes_by_type) == {"F16", "F32"}
-    assert facts.tensors_by_type["F16"] == 1 + 7 * config["num_hidden_layers"]
-    assert facts.bytes_by_type["F16"] == 2 * facts.parameters - facts.bytes_by_type["F32"] // 2
+    sizes = facts.types.weight_bytes_by_type
+    assert set(sizes) == {"F16", "F32"}
+    assert facts.types.tensors_by_type["F16"] == 1 + 7 * config["num_hidden_layers"]
+    assert sizes["F16"] == 2 * facts.parameters - sizes["F32"] // 2
 
 
 def test_fallback_reports_rows_without_a_k_quant():
-    facts = GgufFacts(
-        "qwen3",
-        9,
-        {"Q4_K": 8, "Q5_0": 1},
-        {"Q4_K": 2, "Q5_0": 1},
-        {"Q5_0": (384,)},
-        shapes={},
-        packed_parameters=9,
-        output="Q4_K",
-        is_tied=True,
-        has_tokenizer=False,
-    )
+    counts = {"Q4_K": 2, "Q5_0": 1}
+    types = TensorTypes(tensors_by_type=counts, weight_bytes_by_type=counts, output_type="Q4_K", is_tied=True)
+    facts = GgufFacts("qwen3", 9, types, {"Q5_0": (384,)}, shapes={}, packed_parameters=9, has_tokenizer=False)
     assert facts.fallback("Q4_K_M") == "Q4_K_M: rows of 384 are Q5_0, since the K formats need a multiple of 256"
     assert facts.fallback("Q8_0") is None
 

@@ -76,13 +76,10 @@ class LlamaCppEngine(ExternalEngine):
             "library": marker.library,
         }
         return arguments, {
-            "weight_bytes_by_type": facts.bytes_by_type,
-            "tensors_by_type": facts.tensors_by_type,
+            **facts.types.model_dump(),
             "fallback": None if checkpoint.is_gguf else facts.fallback(options.gguf),
-            "output_type": facts.output,
             "packed_parameters": facts.packed_parameters,
             "parameters": facts.parameters,
-            "is_tied": facts.is_tied,
         }
 
     def gguf_path(
