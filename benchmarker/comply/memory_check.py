@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.core.formatting import gib, percent
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.schema.comply_file import Finding, judged
 
@@ -15,12 +15,12 @@ def check_memory(device: Device) -> Finding:
     """Check the growth that allocator, driver and operating system report for a block of 1 GiB."""
     import torch
 
-    torch.ones(1, device=torch_device(device))  # Creates the CUDA context, whose memory must not count.
+    torch.ones(1, device=device.torch_name)  # Creates the CUDA context, whose memory must not count.
     device.release()
     on_device = DeviceMemory(device)
     device.begin_growth()
     device.reset_peak()
-    block = torch.ones(BLOCK_BYTES, dtype=torch.uint8, device=torch_device(device))
+    block = torch.ones(BLOCK_BYTES, dtype=torch.uint8, device=device.torch_name)
     device.synchronize()
     peak = device.peak_memory()
     growths = {

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from benchmarker.core.formatting import GIB
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import Gpu, find_gpu
 from benchmarker.measure.device_limits import measure_limits
 
@@ -64,7 +64,7 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
         return reading(None, None, remark="the cycles of a spinning kernel differ between AMD cards")
     import torch
 
-    with torch.cuda.device(torch_device(device)):
+    with torch.cuda.device(device.torch_name):
         # An idle GPU has a lower clock than one on which a kernel spins.
         torch.cuda._sleep(int(5e8))
         torch.cuda._sleep(int(5e8))
@@ -105,7 +105,7 @@ def _memory(device: Device) -> Reading:
     device.release()
     device.reset_peak()
     before = _mark(device)
-    block = torch.ones(size, dtype=torch.uint8, device=torch_device(device))
+    block = torch.ones(size, dtype=torch.uint8, device=device.torch_name)
     device.synchronize()
     after = _mark(device)
     del block
@@ -136,7 +136,7 @@ def _energy(device: Device, gpu: Gpu | None) -> Reading:
         return Reading("energy", "J", None, None, within, why)
     import torch
 
-    first, second = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))
+    first, second = (torch.randn(4096, 4096, device=device.torch_name, dtype=torch.float16) for _ in range(2))
 
     def work() -> None:
         until = time.perf_counter() + POWER_STEP_S

@@ -13,12 +13,9 @@ import gc
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from benchmarker.core.errors import BenchmarkerError, DeviceError, ErrorKind
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -166,9 +163,3 @@ def one_of_several(first: Device, count: int) -> Device:
     if not isinstance(first, CudaDevice):
         raise DeviceError("--split layers: a CPU has no second memory to put layers into; leave --gpus out")
     return CudaDevice(*(index for device in devices_from(first, count) for index in device.indices))
-
-
-def torch_device(device: Device) -> torch.device:
-    import torch
-
-    return torch.device(device.torch_name)

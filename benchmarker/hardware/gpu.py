@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.schema.record import DeviceFacts
 
 
@@ -232,7 +232,7 @@ def find_gpu(device: Device) -> Gpu | None:
     import torch
 
     # Any: the stubs of a torch built for CPUs lack the PCI address.
-    properties: Any = torch.cuda.get_device_properties(torch_device(device))
+    properties: Any = torch.cuda.get_device_properties(device.torch_name)
     if device.kind == "rocm":
         address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}"
         return find_amd_gpu(address)

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from benchmarker.core.errors import COMPUTING, installed_version
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.schema.record import DeviceFacts, Environment
 
@@ -157,7 +157,7 @@ def _device_facts(device: Device) -> DeviceFacts:
         return DeviceFacts(kind="cpu", name=cpu_name(), memory_bytes=psutil.virtual_memory().total)
     import torch
 
-    properties = torch.cuda.get_device_properties(torch_device(device))
+    properties = torch.cuda.get_device_properties(device.torch_name)
     gpu = find_gpu(device)
     amd = device.kind == "rocm"
     return DeviceFacts(

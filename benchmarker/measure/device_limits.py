@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.schema.record import Limits
 
@@ -33,7 +33,7 @@ def measure_limits(device: Device, dtype: str) -> Limits:
     else:
         import torch
 
-        properties = torch.cuda.get_device_properties(torch_device(device))
+        properties = torch.cuda.get_device_properties(device.torch_name)
         cache_bytes, array_bytes = getattr(properties, "L2_cache_size", None) or None, 2**31
     read_s, copy_s = _stream(device, array_bytes)
     flops_per_s, matmul_dtype, size = _cpu_product(device, dtype) if on_cpu else _product(device, dtype, 8192)
@@ -73,7 +73,7 @@ def host_cache_bytes() -> int | None:
 def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
     import torch
 
-    array = torch.empty(array_bytes // 4, dtype=torch.float32, device=torch_device(device))
+    array = torch.empty(array_bytes // 4, dtype=torch.float32, device=device.torch_name)
     # The value does not affect the bandwidth.
     array.fill_(1.25)
     half = len(array) // 2
@@ -98,14 +98,14 @@ def _product(device: Device, dtype: str, size: int) -> tuple[float, str, int]:
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
-    first, second = (torch.randn(size, size, dtype=kind, device=torch_device(device)) for _ in range(2))
+    first, second = (torch.randn(size, size, dtype=kind, device=device.torch_name) for _ in range(2))
     return 2 * size**3 / best_time(device, lambda: first @ second), dtype, size
 
 
 def _launches(device: Device) -> dict[str, float]:
     import torch
 
-    gpu = torch_device(device)
+    gpu = device.torch_name
     number = torch.zeros(1, device=gpu)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(gpu):

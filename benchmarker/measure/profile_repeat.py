@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.profiling import chrome_trace
 from benchmarker.profiling.chrome_trace import Cut, TraceEvent
 from benchmarker.schema.record import Profile, SampleBase
@@ -103,7 +103,7 @@ def warm_up_profiler(device: Device) -> None:
 
     with _profiler(device):
         _marks()
-        torch.ones(1, device=torch_device(device)).add_(1)
+        torch.ones(1, device=device.torch_name).add_(1)
         device.synchronize()
 
 

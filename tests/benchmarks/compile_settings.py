@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import compile as compiled
-from benchmarker.hardware.device import Device, find_device, torch_device
+from benchmarker.hardware.device import Device, find_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
 from benchmarker.kernels import linear_dispatch as linears
 from benchmarker.measure.profile_repeat import count_kernels
@@ -91,7 +91,7 @@ def main() -> None:
 
 def measure(alternative: Alternative, model: PreTrainedModel, device: Device, options: argparse.Namespace) -> str:
     """Set up and measure one alternative; return its columns."""
-    place = torch_device(device)
+    place = device.torch_name
     prompt = torch.arange(10, 36, device=place)[None]
     context = torch.arange(options.depth, device=place).remainder(1000)[None] if options.depth else None
     with ExitStack() as stack:

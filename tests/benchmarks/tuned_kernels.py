@@ -26,7 +26,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 from benchmarker.engines.decoders.native import native_decoder
-from benchmarker.hardware.device import find_device, torch_device
+from benchmarker.hardware.device import find_device
 from tests.benchmarks.random_model import decoder_of, load, parser_for
 
 GENERATIONS = 8
@@ -64,7 +64,7 @@ def one_process(options: argparse.Namespace) -> dict[str, Any]:
     """Set up and generate; return the times, a digest of the tokens, and each kernel's config."""
     device = find_device(options.device)
     decoder = decoder_of(native_decoder, load(options), device)
-    prompt = (torch.arange(options.prompt, device=torch_device(device)) % 90 + 10)[None].repeat(options.batch, 1)
+    prompt = (torch.arange(options.prompt, device=device.torch_name) % 90 + 10)[None].repeat(options.batch, 1)
     started = time.perf_counter()
     decoder.generate(prompt, options.new_tokens)
     setup_s = time.perf_counter() - started

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 
 Step = Callable[[], None]
 WARM_STEPS = 3  # Warm-up steps before a capture: they load and tune kernels and allocate workspaces.
@@ -55,7 +55,7 @@ class GraphCapture:
         self._stream: Any = None
 
     def __call__(self, step: Step) -> Captured:
-        with torch.cuda.device(torch_device(self._device)):
+        with torch.cuda.device(self._device.torch_name):
             if self._stream is None:
                 handle = ctypes.c_void_p()
                 torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))

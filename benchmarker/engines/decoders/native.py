@@ -21,7 +21,7 @@ from benchmarker.engines.decoders.prefill_decode import captured_experts
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.engines.decoders.torch_engine import expert_modules, kernels_by_class
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.kernels import Replacement, optimize
 from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import LayerCache
@@ -146,7 +146,7 @@ def keep_kernels_beside_inductors(device: Device) -> None:
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
-    os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(torch_device(device).index or 0))
+    os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(device.indices[0] if device.indices else 0))
 
 
 def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tuple[KernelUse, ...]:

@@ -17,7 +17,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
-from benchmarker.hardware.device import CudaDevice, Device, torch_device
+from benchmarker.hardware.device import CudaDevice, Device
 from benchmarker.quantization.base import Loaded, Loader, Options
 from benchmarker.quantization.coverage import coverage_after_forward, weight_coverage
 from benchmarker.quantization.load import file_refusal, is_linear, load_facts, with_output_layer
@@ -56,7 +56,7 @@ class TorchDecoder(TokenSource):
 
         if isinstance(ids, torch.Tensor):
             return ids
-        return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
+        return torch.tensor([list(row) for row in ids], device=self.device.torch_name)
 
     def context_tensor(self, context: Batch | None) -> Tensor | None:
         """Return ids as a tensor. An object passed again gives the same tensor, so that a decoder reuses its cache."""
@@ -88,7 +88,7 @@ class TorchDecoder(TokenSource):
         import torch
 
         dtype = self.model.dtype
-        generator = torch.Generator(torch_device(self.device)).manual_seed(0)
+        generator = torch.Generator(self.device.torch_name).manual_seed(0)
 
         def perturb(_module: nn.Module, _inputs: object, output: object) -> Tensor | None:
             if not isinstance(output, torch.Tensor) or output.dtype != dtype:

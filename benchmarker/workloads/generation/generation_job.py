@@ -20,7 +20,7 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.eager import static_cache_refusal, value_bytes
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
-from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import of_checkpoint
@@ -143,7 +143,7 @@ def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, An
     else:
         import torch
 
-        gpu = torch.cuda.get_device_properties(torch_device(device))
+        gpu = torch.cuda.get_device_properties(device.torch_name)
         refuse_on_gpu(job, weight_bytes + needed_bytes, gpu.total_memory)
 
 

@@ -68,12 +68,12 @@ def test_model_too_large_for_the_gpu_is_refused_with_both_sizes():
 def test_shape_too_large_for_the_gpu_is_refused_from_its_config(name, quant, monkeypatch):
     fields = {"subject.model.id": name, "subject.model.load_format": "dummy", "variant.quant": quant}
     config, gpu = read_config(shipped_shape(name)), SimpleNamespace(total_memory=2 * 2**30)
-    monkeypatch.setattr(generation_job, "torch_device", lambda device: device.kind)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: gpu)
+    device = SimpleNamespace(kind="cuda", torch_name="cuda:0")
     with pytest.raises(MemoryNeededError, match=rf"^{name} as {quant} needs at least .* GiB, this GPU has 2.00 GiB; "):
-        refuse_too_large(make_job(fields), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+        refuse_too_large(make_job(fields), device, config.get("text_config", config))
     gpu.total_memory = 80 * 2**30
-    refuse_too_large(make_job(fields), SimpleNamespace(kind="cuda"), config.get("text_config", config))
+    refuse_too_large(make_job(fields), device, config.get("text_config", config))
 
 
 def test_files_of_a_model_in_the_home_folder_are_in_the_key(tmp_path, monkeypatch):
