@@ -204,20 +204,19 @@ def _quantize(
 @contextlib.contextmanager
 def _blocks_reported(progress: Progress) -> Iterator[None]:
     logger = logging.getLogger("optimum.gptq.quantizer")
+    level = logger.level
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            match = re.search(r"Start quantizing block .* (\d+)/(\d+)", record.getMessage())
-            if match:
-                progress.step("quantizing blocks", int(match.group(1)), int(match.group(2)))
+    def report(record: logging.LogRecord) -> bool:
+        if match := re.search(r"Start quantizing block .* (\d+)/(\d+)", record.getMessage()):
+            progress.step("quantizing blocks", int(match[1]), int(match[2]))
+        return True
 
-    listener, level = Listener(), logger.level
-    logger.addHandler(listener)
+    logger.addFilter(report)
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(listener)
+        logger.removeFilter(report)
         logger.setLevel(level)
 
 
