@@ -74,12 +74,14 @@ class Silent:
     def note(self, text: str) -> None: ...
 
 
+Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
+
+
 @dataclass(frozen=True)
 class PlannedTensor:
     name: str
-    dtype: str  # torch's name: `bfloat16`.
-    shape: tuple[int, ...]
-    make: Callable[[torch.Generator], torch.Tensor]  # Returns the values on the generator's device.
+    meta: torch.Tensor  # Shape and type, on torch's meta device.
+    fill: Fill  # Returns the values for an empty tensor of this shape and type.
 
 
 @dataclass(frozen=True)

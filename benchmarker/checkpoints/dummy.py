@@ -16,13 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
-from benchmarker.checkpoints.base import Checkpoint, PlannedLinear, PlannedTensor, Progress, QuantizationNeeds
+from benchmarker.checkpoints.base import Checkpoint, Fill, PlannedLinear, PlannedTensor, Progress, QuantizationNeeds
 from benchmarker.checkpoints.files import INDEX, TOKENIZER_FILES, write_word_tokenizer
 from benchmarker.checkpoints.read_model import model_errors, transformers_config
 from benchmarker.core.errors import ModelError
@@ -32,9 +31,6 @@ from benchmarker.schema.model import ModelSpec
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-
-Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 
 
 def plan_tensors(
@@ -118,10 +114,7 @@ def _equal_norms(rows: torch.Tensor, std: float) -> torch.Tensor:
 def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:
     import torch
 
-    def make(generator: torch.Generator) -> torch.Tensor:
-        return fill(torch.empty(shape, dtype=getattr(torch, dtype), device=generator.device), generator)
-
-    return PlannedTensor(name, dtype, shape, make)
+    return PlannedTensor(name, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"), fill)
 
 
 LAYOUT = 4  # Version in the cache key; to be increased if the same inputs give another checkpoint.
@@ -165,7 +158,7 @@ def make_dummy(
         }
         if not described:
             described["dtype"] = config.get("dtype") or config.get("torch_dtype")
-        needed_bytes = sum(tensor.nbytes for tensor in meta_tensors(tensors).values())
+        needed_bytes = sum(tensor.meta.nbytes for tensor in tensors)
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:
             _write(draft, config, extras, tensors, progress, device)
     return Checkpoint(
@@ -196,23 +189,17 @@ def _write(
     if not any(path.name in TOKENIZER_FILES for path in extras):
         write_word_tokenizer(folder, int(config["vocab_size"]))
     generator = torch.Generator(device).manual_seed(SEED)
-    split = split_torch_state_dict_into_shards(meta_tensors(tensors), max_shard_size=SHARD_BYTES)
     planned = {tensor.name: tensor for tensor in tensors}
+    metas = {name: tensor.meta for name, tensor in planned.items()}
+    split = split_torch_state_dict_into_shards(metas, max_shard_size=SHARD_BYTES)
     steps = count(1)
     for file, names in split.filename_to_tensors.items():
         values: dict[str, torch.Tensor] = {}
         for name in names:
-            values[name] = planned[name].make(generator).cpu()
+            empty = torch.empty_like(planned[name].meta, device=generator.device)
+            values[name] = planned[name].fill(empty, generator).cpu()
             progress.step("writing random weights", next(steps), len(tensors))
         save_file(values, folder / file, metadata={"format": "pt"})
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def meta_tensors(tensors: tuple[PlannedTensor, ...]) -> dict[str, torch.Tensor]:
-    import torch
-
-    return {
-        tensor.name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta") for tensor in tensors
-    }

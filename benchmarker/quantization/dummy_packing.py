@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.base import Packing, PlannedLinear, PlannedTensor
-from benchmarker.checkpoints.dummy import Fill, plain_tensor
+from benchmarker.checkpoints.base import Fill, Packing, PlannedLinear, PlannedTensor
+from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.checkpoints.read_model import import_libraries
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import require

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections import namedtuple
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 
 from benchmarker.checkpoints import cache, dummy
 from benchmarker.checkpoints.base import Checkpoint, QuantizationNeeds
-from benchmarker.checkpoints.dummy import empty_model, meta_tensors, plan_tensors
+from benchmarker.checkpoints.dummy import empty_model, plan_tensors
 from benchmarker.checkpoints.files import has_tokenizer, shipped_shape
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError
@@ -179,8 +178,8 @@ def test_shipped_qwen3_4b_has_the_published_number_of_parameters():
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
     tensors = plan_tensors(shape, config, QuantizationNeeds(), trusted=False)
-    assert sum(math.prod(tensor.shape) for tensor in tensors) == 4_022_468_096
-    assert sum(tensor.nbytes for tensor in meta_tensors(tensors).values()) == 2 * 4_022_468_096
+    assert sum(tensor.meta.numel() for tensor in tensors) == 4_022_468_096
+    assert sum(tensor.meta.nbytes for tensor in tensors) == 2 * 4_022_468_096
 
 
 def test_shipped_tiny_model_is_divisible_into_groups_of_128():
