@@ -93,7 +93,7 @@ def has_random_weights(model: ModelSpec) -> bool:
 
 
 def expected_model(subject: ModelSpec, checkpoint: ModelSpec) -> ModelFacts:
-    """Return the facts for a record that are known before the subject's checkpoint is loaded."""
+    """Return the facts for a record before the checkpoint is loaded."""
     load_format = "dummy" if has_random_weights(checkpoint) else "auto"
     name = checkpoint.id if checkpoint.id != subject.id else None
     return ModelFacts(**{**checkpoint.model_dump(), "id": subject.id, "load_format": load_format}, checkpoint=name)
