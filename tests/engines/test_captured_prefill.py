@@ -15,7 +15,7 @@ from benchmarker.engines.decoders import prefill_decode, static_kv_cache
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.native import native_decoder
-from benchmarker.engines.decoders.prefill_decode import LibraryStep, chunks, padded
+from benchmarker.engines.decoders.prefill_decode import LibraryStep, chunks, padded, whole_prompts
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder, cuda_graph_decoder
 from benchmarker.engines.generator import Generator
 from benchmarker.engines.registry import ENGINES, torch_engine
@@ -87,6 +87,28 @@ def test_chunked_prefill_matches_the_tokens_of_eager(
     prefix = context(40)
     for _ in range(2):
         assert decoder.generate(prompt_ids, 8, context=prefix).tokens == expected
+
+
+@pytest.mark.parametrize(("tokens", "sequences"), [(20, 4), (33, 2), (64, 2), (65, 1)])
+def test_whole_prompts_of_a_batch_match_tokens_and_cache_of_the_model(
+    model: PreTrainedModel, tokens: int, sequences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill_decode, "MOST_ROWS", 128)
+    prompt_ids = prompt(batch=7, tokens=tokens)
+    assert whole_prompts(tokens, 7) == sequences
+    uncaptured, captured = (
+        kind(model, CpuDevice(), capture=Rerun()) for kind in (cuda_graph_decoder, captured_decoder)
+    )
+    for _ in range(2):
+        expected = uncaptured.generate(prompt_ids, 8).tokens
+        assert captured.generate(prompt_ids, 8).tokens == expected
+    assert torch.allclose(cached(captured, tokens + 7), cached(uncaptured, tokens + 7), atol=1e-4)
+    (graph,) = captured.shape.prefills
+    assert graph == (padded(tokens), True, sequences)
+    # With a context the prompt does not start at position 0.
+    prefix = context(40, batch=7)
+    expected = EagerDecoder(model, CpuDevice()).generate(torch.cat([prefix, prompt_ids], dim=1), 8).tokens
+    assert captured.generate(prompt_ids, 8, context=prefix).tokens == expected
 
 
 def test_chunks_cover_the_prompt_within_the_token_limit() -> None:
@@ -162,7 +184,7 @@ def test_scoring_and_streaming_use_the_captured_prefill(model: PreTrainedModel) 
         streamed = [token for piece in decoder.stream(ids[:, :tokens], 12, frozenset()) for token in piece]
         assert streamed == list(EagerDecoder(model, CpuDevice()).generate(ids[:, :tokens], 12).tokens[0])
     shape: Any = decoder.shape
-    assert sorted(shape.prefills) == [(32, True), (64, True)]
+    assert sorted(shape.prefills) == [(32, True, 1), (64, True, 1)]
 
 
 @pytest.mark.slow

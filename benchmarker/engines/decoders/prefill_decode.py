@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -198,20 +198,29 @@ def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tenso
     return logits
 
 
+class PromptGraph(NamedTuple):
+    """Key of a recorded prefill."""
+
+    length: int  # Padded number of tokens.
+    is_first: bool  # True if it starts at position 0.
+    sequences: int
+
+
 @dataclass(frozen=True)
 class RecordedPrefill:
     """Graph of the prefill of one padded length, with the tensors that the graph reads and writes."""
 
     ids: Tensor
+    rows: Tensor  # Sequences of the batch whose prompts these are.
     start: Tensor  # Position of the first token in the cache.
     count: Tensor  # Number of real tokens.
     logits: list[Tensor]
-    """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
+    """Logits after the last real token, [sequences, 1, vocabulary]; a replay writes the list's last entry."""
     captured: Captured
 
 
 class CapturedPrefill:
-    """Prefill by graph replays. `Shape.prefills` stores the graphs by padded length, and by whether they start at 0."""
+    """Prefill by graph replays. `Shape.prefills` stores the graphs."""
 
     def __init__(self, step: LibraryStep, capture: Capture | None) -> None:
         self._step = step
@@ -220,63 +229,73 @@ class CapturedPrefill:
 
     def prepare(self, shape: Shape, prompt_tokens: int, depth: int) -> bool:
         """Record the missing graphs for a prompt of this length. Return False if there was nothing to record."""
-        before = len(shape.prefills), self._plain_reason
-        lengths = [length for _, length in chunks(prompt_tokens, len(shape.token))]
-        for graph in dict.fromkeys((length, at + depth == 0) for at, length in enumerate(lengths)):
-            self._recorded(shape, *graph)
+        before, batch = (len(shape.prefills), self._plain_reason), len(shape.token)
+        if depth == 0 and (sequences := whole_prompts(prompt_tokens, batch)):
+            self._recorded(shape, PromptGraph(padded(prompt_tokens), True, sequences))
+        else:
+            lengths = [length for _, length in chunks(prompt_tokens, batch)]
+            for graph in dict.fromkeys((length, at + depth == 0) for at, length in enumerate(lengths)):
+                self._recorded(shape, PromptGraph(*graph, batch))
         return before != (len(shape.prefills), self._plain_reason)
 
     def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
         """Do the work of `plain_prefill` by graphs. `shared`: pad to powers of two, so that few graphs are recorded."""
-        position, start = shape.cache.position, 0
+        position, start, (batch, tokens) = shape.cache.position, 0, prompt.shape
         logits: Tensor | None = None
-        for count, exact in chunks(prompt.shape[1], len(prompt)):
+        if position.on_host == 0 and (sequences := whole_prompts(tokens, batch)):
+            recorded = self._recorded(shape, PromptGraph(padded(tokens), True, sequences))
+            if recorded is not None:
+                # The first sequence's logits are the last to be written.
+                for first in reversed(range(0, batch, sequences)):
+                    logits = _replay(recorded, prompt, 0, min(first, batch - sequences))
+                position.on_host, start = tokens, tokens
+        for count, exact in chunks(tokens - start, batch):
             length = max(STEP, 1 << (count - 1).bit_length()) if shared else exact
             assert position.on_host is not None
             has_room = position.on_host + length <= shape.cache.length
-            recorded = self._recorded(shape, length, position.on_host == 0) if has_room else None
+            graph = PromptGraph(length, position.on_host == 0, batch)
+            recorded = self._recorded(shape, graph) if has_room else None
             chunk = prompt[:, start : start + count]
             if recorded is None:
                 logits = plain_prefill(self._step.model, shape, chunk)
             else:
-                recorded.ids[:, :count].copy_(chunk)
-                recorded.start.fill_(position.on_host)
-                recorded.count.fill_(count)
-                recorded.captured.replay()
+                logits = _replay(recorded, chunk, position.on_host, 0)
                 position.on_host += count
-                logits = recorded.logits[-1]
             start += count
         assert logits is not None
         return logits
 
-    def _recorded(self, shape: Shape, length: int, is_first: bool) -> RecordedPrefill | None:
+    def _recorded(self, shape: Shape, graph: PromptGraph) -> RecordedPrefill | None:
         is_plain = self._plain_reason is not None or not shape.cache.takes_padding
-        if (length, is_first) in shape.prefills or is_plain or self._capture is None:
-            return shape.prefills.get((length, is_first))
+        if graph in shape.prefills or is_plain or self._capture is None:
+            return shape.prefills.get(graph)
         known_position = shape.cache.position.on_host
         try:
             with self._step.explained():
-                shape.prefills[length, is_first] = self._record(shape, length, is_first, self._capture)
+                shape.prefills[graph] = self._record(shape, graph, self._capture)
         except UnsupportedError as error:
             self._plain_reason = str(error)
         shape.cache.go_to(known_position or 0)
         # Recording overwrites the context in the cache.
         shape.context = None
-        return shape.prefills.get((length, is_first))
+        return shape.prefills.get(graph)
 
-    def _record(self, shape: Shape, length: int, is_first: bool, capture: Capture) -> RecordedPrefill:
+    def _record(self, shape: Shape, graph: PromptGraph, capture: Capture) -> RecordedPrefill:
         # The graph keeps `step` alive: a reference from `step` to the shape would be a cycle that keeps the memory.
-        cache, token, tokens, batch = shape.cache, shape.token, shape.tokens, len(shape.token)
+        cache, token, tokens = shape.cache, shape.token, shape.tokens
+        length, is_first, sequences = graph
         device = cache.position.on_device.device
-        ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
+        ids = torch.zeros(sequences, length, dtype=torch.int64, device=device)
+        rows = torch.arange(sequences, device=device)
         start = torch.zeros((), dtype=torch.int64, device=device)
         count = torch.ones((), dtype=torch.int64, device=device)
-        starts = cache.sequence_lengths.query_starts
+        starts = cache.sequence_lengths.query_starts[: sequences + 1]
         # The recorded `step` sets the lengths.
-        lengths = cache.sequence_lengths.lengths.clone()
+        lengths = cache.sequence_lengths.lengths[:sequences].clone()
         visible = SequenceLengths(lengths, starts * length, starts * cache.length, is_first=is_first)
+        written = cache if sequences == len(token) else cache.for_prompts(rows)
         logits: list[Tensor] = []
-        experts = captured_experts(self._step.model, batch * length)
+        experts = captured_experts(self._step.model, sequences * length)
         if experts == "batched_mm":
             raise UnsupportedError("the experts of a captured prompt need bfloat16 and a Hopper or newer GPU")
 
@@ -285,21 +304,41 @@ class CapturedPrefill:
             visible.lengths.copy_(start + length)
             cache.sequence_lengths.lengths.copy_(start + 1)
             with experts_as(self._step.model, experts):
-                following, prompt_logits = self._step.run_prompt(ids, cache, visible, (count - 1).view(1))
+                following, prompt_logits = self._step.run_prompt(ids, written, visible, (count - 1).view(1))
             cache.advance(count)
-            token.copy_(following)
-            tokens.index_copy_(1, cache.position.on_device.view(1), token)
+            token.index_copy_(0, rows, following)
+            tokens.index_put_((rows, cache.position.on_device.expand(sequences)), following.squeeze(1))
             logits[:] = [prompt_logits]
 
         cache.go_to(0)
         cache.begin_decoding()
-        return RecordedPrefill(ids, start, count, logits, capture(step))
+        return RecordedPrefill(ids, rows, start, count, logits, capture(step))
 
     def facts(self, shape: Shape | None) -> dict[str, Any]:
         keeps_padding = shape is not None and not shape.cache.takes_padding
         reason = KEEPS_PADDING if keeps_padding else self._plain_reason
         is_captured = bool(shape and shape.prefills) and reason is None
         return {"prefill": "captured" if is_captured else "plain", "prefill_reason": reason}
+
+
+def _replay(recorded: RecordedPrefill, prompt: Tensor, position: int, first: int) -> Tensor:
+    """Run the prompts of the graph's sequences from sequence `first` on; return the logits after the last token."""
+    count, sequences = prompt.shape[1], len(recorded.ids)
+    recorded.ids[:, :count].copy_(prompt[first : first + sequences])
+    torch.arange(first, first + sequences, out=recorded.rows)
+    recorded.start.fill_(position)
+    recorded.count.fill_(count)
+    recorded.captured.replay()
+    return recorded.logits[-1]
+
+
+def whole_prompts(tokens: int, batch: int) -> int | None:
+    """Return the number of sequences whose whole prompts one graph prefills; None if a graph prefills a part of all.
+
+    A prompt from position 0 on attends to itself alone, with a faster kernel than a later part of a prompt.
+    """
+    most = MOST_ROWS // padded(tokens)
+    return None if tokens > LONGEST_CHUNK or most == 0 or batch <= most else -(-batch // -(-batch // most))
 
 
 def padded(tokens: int) -> int:

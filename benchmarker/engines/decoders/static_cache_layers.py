@@ -78,6 +78,21 @@ class StaticKVLayer(StaticLayer):
         return self.position.on_device if self.position.on_host is None else self.position.on_host
 
 
+class PromptLayer(StaticKVLayer):
+    """Layer that writes whole prompts of some sequences into another layer's cache, and returns only these prompts."""
+
+    def __init__(self, layer: StaticKVLayer, rows: Tensor) -> None:
+        super().__init__(layer.max_cache_len, layer.position)
+        self.stored_keys, self.stored_values, self.rows = layer.stored_keys, layer.stored_values, rows
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        places = self.rows.unsqueeze(1), torch.arange(key_states.shape[-2], device=key_states.device)
+        self.stored_keys.index_put_(places, key_states.transpose(1, 2))
+        self.stored_values.index_put_(places, value_states.transpose(1, 2))
+        return key_states, value_states
+
+
 class WindowLayer(StaticKVLayer):
     """Ring of the newest positions of a layer with a sliding window: position p is stored at p modulo the size."""
 

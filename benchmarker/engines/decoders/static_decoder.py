@@ -22,6 +22,7 @@ from benchmarker.engines.decoders.graph_capture import Capture, Captured, captur
 from benchmarker.engines.decoders.prefill_decode import (
     CapturedPrefill,
     LibraryStep,
+    PromptGraph,
     RecordedPrefill,
     cache_length,
     captured_experts,
@@ -53,7 +54,7 @@ class Shape:
     """List of one tensor: logits of the newest step, [batch, 1, vocabulary]. Each replay of a graph overwrites them."""
     experts: str | None = None  # transformers' implementation of fused experts in a step.
     context: Tensor | None = None  # Ids of the context in the cache, [batch, depth].
-    prefills: dict[tuple[int, bool], RecordedPrefill] = field(default_factory=lambda: {})
+    prefills: dict[PromptGraph, RecordedPrefill] = field(default_factory=lambda: {})
 
 
 def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
@@ -251,7 +252,7 @@ class StaticCacheDecoder(TorchDecoder):
             graph_kernels=captured.kernels if captured else None,
             attention=self.step.attention(self.shape.cache),
             experts=self.shape.experts,
-            products=self.step.products({batch, *(batch * length for length, _ in self.shape.prefills)}),
+            products=self.step.products({batch, *(graph.sequences * graph.length for graph in self.shape.prefills)}),
         )
 
     def facts(self) -> EngineFacts:

@@ -12,6 +12,7 @@ For a short cache the native engine uses this program's own kernel.
 The layers of the cache are in static_cache_layers.py.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from benchmarker.core.formatting import gib
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.static_cache_layers import (
     CachePosition,
+    PromptLayer,
     StaticKVLayer,
     WindowLayer,
     cache_bytes,
@@ -131,6 +133,13 @@ class StaticKVCache:
         """Return the attention backend of most layers in a decode step: FLASH, ONE_KERNEL or MATMULS."""
         keys, values = self.attending.keys, self.attending.values
         return attention_backend(keys, values, native=native, needs_scores=self._needs_scores)
+
+    def for_prompts(self, rows: Tensor) -> "StaticKVCache":
+        """Return a cache that writes whole prompts of the sequences `rows`, indices into the batch, into this one."""
+        cache, cache_layers = copy.copy(self), copy.copy(self.layers)
+        cache_layers.layers = [PromptLayer(part, rows) for part in cast("list[StaticKVLayer]", self.layers.layers)]
+        cache.layers = cache_layers
+        return cache
 
     @property
     def takes_padding(self) -> bool:
