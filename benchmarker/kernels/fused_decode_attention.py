@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarker.kernels.decode_attention import SMALLEST_TILE
+from benchmarker.kernels.decode_attention import SMALLEST_TILE, softmax_step
 from benchmarker.kernels.launch_support import arrival_counters, supports_pdl, tl, triton
 
 AHEAD_BYTES = 128 * 128 * 2
@@ -110,10 +110,10 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     queries = rotated * tl.cast(scaling, tl.float32)
     highest, total, mean = _initial_state(queries, kept_key, new_value, is_new, rows, head_dim, lowest_score)
     queries = queries.to(key.dtype.element_ty)
-    highest, total, mean = _online_softmax_step(queries, keys, values, own_first, filled, highest, total, mean, block)
+    highest, total, mean = softmax_step(queries, keys, values, own_first, filled, 1.0, highest, total, mean, block)
     for first in range(own_first + splits * block, filled, splits * block):
         keys, values = _block(key, value, first, filled, head, key_heads, dim, head_dim, block)
-        highest, total, mean = _online_softmax_step(queries, keys, values, first, filled, highest, total, mean, block)
+        highest, total, mean = softmax_step(queries, keys, values, first, filled, 1.0, highest, total, mean, block)
     if splits > 1:
         _store_partial_sums(
             sums, highest, total, mean, head * group + row, split, is_head, heads, dim, head_dim, splits
@@ -190,20 +190,6 @@ def _block(  # type: ignore[no-untyped-def]
     place = (position[:, None] * key_heads + head) * head_dim + dim[None, :]
     is_filled = (position < filled)[:, None]
     return tl.load(key + place, mask=is_filled, other=0.0), tl.load(value + place, mask=is_filled, other=0.0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _online_softmax_step(  # type: ignore[no-untyped-def]
-    queries, keys, values, first, filled, highest, total, mean, block: tl.constexpr
-):  # fmt: skip
-    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-    scores = tl.where((first + tl.arange(0, block) < filled)[None, :], scores, float("-inf"))
-    new_highest = tl.maximum(highest, tl.max(scores, 1))
-    weights = tl.exp(scores - new_highest[:, None])
-    rescale = tl.exp(highest - new_highest)
-    total = total * rescale + tl.sum(weights, 1)
-    mean = mean * rescale[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-    return new_highest, total, mean
 
 
 def fused_decode_attention(
