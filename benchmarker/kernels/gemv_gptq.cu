@@ -56,20 +56,6 @@ __device__ Fragment load_fragment(const Matrices& matrices, int first, int k_ste
     return result;
 }
 
-// Return the sum of a chunk's inputs in all lanes of a warp. Here, each of the eight columns of B has 16 other inputs, and A is
-// all ones. A lane receives the sums of columns 2 t and 2 t + 1. A weight is (code - zero) * scale, so zero * (sum of the
-// inputs) is subtracted from the product of a chunk's codes.
-__device__ float chunk_sum(const unsigned char* chunk, int lane) {
-    constexpr u32 ONES = BF16 ? 0x3f803f80 : 0x3c003c00;
-    const u32 a[4] = {ONES, ONES, ONES, ONES};
-    const uint2 inputs = *(const uint2*)(chunk + lane * 8);
-    float sums[4] = {};
-    mma_m16n8k16(sums, a, inputs.x, inputs.y);
-    float sum = sums[0] + sums[1];
-    for (int mask = 1; mask <= 2; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-    return sum;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u16* scales, const u32* words1,
                  const u32* zeros1, const u16* scales1, const u32* words2, const u32* zeros2, const u16* scales2,
@@ -105,7 +91,7 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u1
                 if (!IS_K_EVEN && k_step >= ALL_K_STEPS) continue;
                 // Two independent accumulators per matrix halve the chain of dependent mma.
                 float acc0[MATRICES][4] = {}, acc1[MATRICES][4] = {};
-                const float input_sum = HAS_ZEROS ? chunk_sum(column - t * 16 + (done + i) * 256, lane) : 0;
+                const float input_sum = HAS_ZEROS ? *chunk_sum(k_step) : 0;
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     const uint4 inputs = *(const uint4*)(column + (done + i) * 256 + j * 64);
@@ -119,6 +105,7 @@ gemv_gptq_kernel(const u16* hidden, const u32* words, const u32* zeros, const u1
                 for (int half = 0; half < MATRICES; half++) {
                     float low = acc0[half][0] + acc1[half][0], high = acc0[half][2] + acc1[half][2];
                     if (HAS_ZEROS) {
+                        // A weight is (code - zero) * scale.
                         const u32 zeros = lookup_zero_points(fragment.zeros[half], g, lane * 4);
                         low -= low_float(zeros) * input_sum;
                         high -= high_float(zeros) * input_sum;

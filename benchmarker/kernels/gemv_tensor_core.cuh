@@ -77,8 +77,11 @@ __device__ float block_sum(float value) {
     return value;
 }
 
-// Wait for the previous kernel, and copy the normalized input to shared memory. layout: function from the index of a vector
-// of eight inputs to its byte offset.
+// Sum of a chunk's inputs, in the unused half of an entry of the table.
+__device__ float* chunk_sum(int chunk) { return (float*)(smem + chunk * ENTRY_BYTES + ENTRY_BYTES / 2); }
+
+// Wait for the previous kernel, and copy the normalized input to shared memory, with the sums of its chunks if HAS_ZEROS.
+// layout: function from the index of a vector of eight inputs to its byte offset.
 template <class Layout>
 __device__ void load_input(const u16* hidden, const uint4 (&gains)[VECTORS_PER_THREAD], float epsilon, Layout layout) {
     wait_for_previous_kernel();
@@ -101,6 +104,12 @@ __device__ void load_input(const u16* hidden, const uint4 (&gains)[VECTORS_PER_T
     for (int i = 0; i < VECTORS_PER_THREAD; i++) {
         const int index = threadIdx.x + i * THREADS;
         if (index < PADDED_VECTORS) *(uint4*)(smem + INPUT_OFFSET + layout(index)) = vectors[i];
+        if (HAS_ZEROS) {
+            float sum = 0;
+            for (u32 pair : {vectors[i].x, vectors[i].y, vectors[i].z, vectors[i].w}) sum += low_float(pair) + high_float(pair);
+            for (int mask = 1; mask < CHUNK / 8; mask *= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+            if (index % (CHUNK / 8) == 0 && index < VECTORS) *chunk_sum(index / (CHUNK / 8)) = sum;
+        }
     }
     __syncthreads();
 }
