@@ -214,4 +214,6 @@ def why_no_profile(records: Sequence[RunRecord]) -> str:
             return f"discarded: {record.cells[-1].reason or record.cells[-1].status}"
     if all(record.last_good is None for record in records):
         return "no cell has a valid time"
+    if all(record.procedure.get("profile") is False for record in records):
+        return "left out by --no-profile"
     return "left out, or the run ended before it"

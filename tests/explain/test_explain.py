@@ -317,6 +317,8 @@ def test_variant_without_profile_has_a_reason() -> None:
     explanation = explain("fp16", [record("fp16")])
     assert isinstance(explanation, NotExplained)
     assert explanation.why == "no profile (left out, or the run ended before it)"
+    left_out = explain("fp16", [record("fp16").model_copy(update={"procedure": {"profile": False}})])
+    assert left_out.why == "no profile (left out by --no-profile)"
     failed = explain(
         "fp16", [record("fp16", no_profile=missing("profile: the profiler recorded no kernel"), load=None)]
     )
