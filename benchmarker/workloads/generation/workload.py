@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.checkpoints.find import look_for
-from benchmarker.comparison.rows import headline_rows
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import plural
 from benchmarker.engines.registry import ENGINES
@@ -24,7 +23,7 @@ from benchmarker.workloads.generation.reading import baseline as generation_base
 from benchmarker.workloads.generation.reading import generation_tables, limit_tables, quality_tables
 from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
 from benchmarker.workloads.generation.reading.generation_caveats import caveats
-from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, row_fields
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, make_generation_row
 from benchmarker.workloads.generation.reading.token_time import timed_token
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, tokens_per_step
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
     from benchmarker.comparison.rows import Circumstance, Limitable
     from benchmarker.core.console import Terminal
-    from benchmarker.core.tables import Column, Sheet
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
 
@@ -229,6 +227,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
 
     cell_keys = staticmethod(generation_baseline.keys)
     with_baseline = staticmethod(generation_baseline.with_baseline)
+    row = staticmethod(make_generation_row)
 
     def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
         names = generation_baseline.model_names(records)
@@ -246,9 +245,6 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
             "load_format": lambda record: record.model.load_format,
         }
 
-    def row(self, fields: dict[str, Any], records: Sequence[GenerationRecord], good: Sequence[Any]) -> GenerationRow:
-        return GenerationRow(**{**fields, **row_fields(records, good)})
-
     def limitable(self) -> Mapping[str, Limitable]:
         return generation_baseline.LIMITABLE
 
@@ -262,24 +258,16 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
     timed = staticmethod(timed_token)
     cell_columns = staticmethod(generation_tables.cell_columns)
     timing_columns = staticmethod(generation_tables.timing)
+    cost_columns = staticmethod(generation_tables.costs)
     brief_columns = staticmethod(generation_tables.brief)
     command = staticmethod(generation_tables.generate_command)
     detail_sheets = staticmethod(quality_tables.judgement_sheets)
+    limit_sheets = staticmethod(limit_tables.limit_sheets)
     header = staticmethod(generation_tables.header)
-
-    def cost_columns(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Column[Any]]:
-        return generation_tables.every_cell(rows) if whole else generation_tables.costs(rows)
-
-    def limit_sheets(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Sheet]:
-        return limit_tables.limit_sheets(generation_tables.limit_rows(rows) if whole else rows)
+    caveats = staticmethod(caveats)
 
     def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         return () if brief else crossover_words(rows, baseline)
-
-    def caveats(
-        self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow], *, baseline: str | None = None
-    ) -> Sequence[str]:
-        return *caveats(records, rows), *quality_tables.text_line(headline_rows(rows), baseline)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
         from benchmarker.workloads.generation.reading.generation_charts import charts_of

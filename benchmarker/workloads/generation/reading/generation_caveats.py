@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from benchmarker.comparison.rows import CellKey, cell_words, keys_of
+from benchmarker.comparison.rows import CellKey, cell_words, headline_rows, keys_of
 from benchmarker.core.formatting import gib, percent, range_text, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import plain_line
@@ -24,10 +24,13 @@ from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes, greedy_tokens_in_common
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.limit_tables import impossible
+from benchmarker.workloads.generation.reading.quality_tables import text_line
 from benchmarker.workloads.generation.record import NO_TOKENIZER, GenerationRecord
 
 
-def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> tuple[str, ...]:
+def caveats(
+    records: Sequence[GenerationRecord], rows: Sequence[GenerationRow], *, baseline: str | None = None
+) -> tuple[str, ...]:
     return (
         *impossible(rows),
         *disturbed(rows),
@@ -47,6 +50,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
         *_whole_calls(rows),
         *conditions(records, rows),
         *_notes(records),
+        *text_line(headline_rows(rows), baseline),
     )
 
 

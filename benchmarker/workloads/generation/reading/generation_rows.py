@@ -215,7 +215,7 @@ def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     return [*rows, *(replace(row, cell=replace(cell, pairs=(*cell.pairs, DISTINCT))) for row, cell in single)]
 
 
-def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
+def make_generation_row(fields: dict[str, Any], records: Sequence[GenerationRecord], good: Good) -> GenerationRow:
     energy = energy_use(good)
     loads = [record.load for record in records if record.load]
     engines = [record.engine for record in records if record.engine]
@@ -226,7 +226,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
     gpus = records[0].variant.gpus
     setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]
     kernels = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
-    return {
+    further = {
         "model": records[0].model.id,
         "weight_bytes": weight_bytes,
         "working_bytes": max(0, max(peaks) - weight_bytes) if peaks and weight_bytes and gpus == 1 else None,
@@ -251,6 +251,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),
     }
+    return GenerationRow(**{**fields, **further})
 
 
 def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:

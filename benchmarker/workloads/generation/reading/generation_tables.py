@@ -67,7 +67,11 @@ def timing(rows: Sequence[GenerationRow]) -> Columns:
     return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
 
 
-def costs(rows: Sequence[GenerationRow]) -> Columns:
+def costs(rows: Sequence[GenerationRow], *, whole: bool = False) -> Columns:
+    """Return the columns of costs; if `whole`, of memory, and of energy if a cell outside the first table has it."""
+    if whole:
+        cell = headline(rows)
+        return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
     return [
         *memory(rows),
         *byte_columns(rows, "weights", lambda row: row.weight_bytes),
@@ -140,12 +144,6 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
     ]
 
 
-def every_cell(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of the table of all cells: memory; energy if measured in a cell outside the first table."""
-    cell = headline(rows)
-    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
-
-
 def header(records: Sequence[GenerationRecord], *, is_run: bool = False) -> list[str]:
     variant = records[0].variant
     models = each(records, lambda record: record.model.id)
@@ -170,18 +168,6 @@ def _load_lines(load: LoadFacts) -> list[str]:
         f"lm_head {plain_line(load.lm_head_dtype)} {tied}{each}",
         f"load: {seconds(load.load_s)}",
     ]
-
-
-def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """Return the rows for the table of limits: the cell of the first table at every batch size and depth.
-
-    The floor of a decode step depends on batch size and depth, and hardly on prompt and new tokens.
-    """
-    cell = headline(rows)
-    if cell is None:
-        return []
-    free = ("batch_size", "depth", "prompts")
-    return [row for row in rows if row.cell and row.cell.without(*free) == cell.without(*free)]
 
 
 DTYPE = "float16"  # Default type of `benchmarker generate`.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
-from benchmarker.comparison.rows import cell_words, is_wide
+from benchmarker.comparison.rows import cell_words, headline, is_wide
 from benchmarker.core.formatting import MISSING, decimal, percent, rate, seconds
 from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.explain import Explanation
@@ -27,8 +27,17 @@ QUANTIZED_AHEAD = ("gptq",)  # Quantizations that are computed before loading, n
 COMPILED = ("compile", "native")  # Engines whose set-up is compilation; a cache on disk shortens it.
 
 
-def limit_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
-    """Return the table of measured times and floors; no table if no row has a floor."""
+FREE_AXES = ("batch_size", "depth", "prompts")
+"""Axes on which the floor of a decode step depends; it hardly depends on prompt and new tokens."""
+
+
+def limit_sheets(rows: Sequence[GenerationRow], *, whole: bool = False) -> list[Sheet]:
+    """Return the table of measured times and floors; no table if no row has a floor.
+
+    If `whole`, the table has the cell of the first table at every batch size and depth.
+    """
+    if whole and (cell := headline(rows)):
+        rows = [row for row in rows if row.cell and row.cell.without(*FREE_AXES) == cell.without(*FREE_AXES)]
     members = [row for row in rows if row.floor_s is not None]
     return [Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),))] if members else []
 
