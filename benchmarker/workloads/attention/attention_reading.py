@@ -124,8 +124,10 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
     return float(fixed_s), float(factor_s) / longest**exponent, float(distance) ** 2
 
 
-def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
+def length_remarks(rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> list[str]:
     """Return sentences on the length from which a variant is faster than the baseline, and on its time's growth."""
+    if brief:
+        return []
     series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []

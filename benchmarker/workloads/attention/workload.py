@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.rows import Row
     from benchmarker.hardware.device import Device
 
 
@@ -91,9 +90,7 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
         return {f"source of {job.variant.variant}": source} if source else {}
 
     timed = staticmethod(timed_attention)
-
-    def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
-        return () if brief else length_remarks(rows, baseline)
+    remarks = staticmethod(length_remarks)
 
 
 WORKLOAD = Attention()

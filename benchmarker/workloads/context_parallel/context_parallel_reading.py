@@ -95,8 +95,8 @@ def brief_columns(rows: Sequence[Row]) -> tuple[list[Column[Row]], list[Column[R
     return [*latency_columns(rows), *scaling, *exposed], quality_columns(rows)
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
-    return [*hiding_remarks(rows), *_ring_bounds(rows), *_disagreements(rows)]
+def remarks(rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> list[str]:  # noqa: ARG001
+    return [*hiding_remarks(rows), *(() if brief else (*_ring_bounds(rows), *_disagreements(rows)))]
 
 
 def hiding_remarks(rows: Sequence[Row]) -> list[str]:

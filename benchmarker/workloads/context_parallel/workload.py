@@ -20,7 +20,7 @@ from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import Circumstance, Row
+    from benchmarker.comparison.rows import Circumstance
     from benchmarker.hardware.device import Device
 
 
@@ -206,9 +206,7 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
 
     timed = staticmethod(reading.timed_rank)
     brief_columns = staticmethod(reading.brief_columns)
-
-    def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        return reading.hiding_remarks(rows) if brief else reading.remarks(rows)
+    remarks = staticmethod(reading.remarks)
 
 
 WORKLOAD = ContextParallel()

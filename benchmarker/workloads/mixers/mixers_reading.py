@@ -24,7 +24,7 @@ from benchmarker.comparison.rows import CellKey, Row, cell_of, grouped
 from benchmarker.comparison.speed_up import SpeedUp, paired_speed_ups
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import estimate, paired_ratio, verdicts, wilson
-from benchmarker.core.tables import Column, plain_line
+from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import seconds_by_category
 from benchmarker.schema.record import Moment
@@ -82,8 +82,8 @@ def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplai
     return timed_call(call, categories, floor=floor, notes=kernels_note(call.cell.kernels))
 
 
-def remarks(rows: Sequence[MixersRow]) -> list[str]:
-    return [*crossing_remarks(rows), *_mixer_shares(rows), *_slopes(rows), *_misfits(rows)]
+def remarks(rows: Sequence[MixersRow], baseline: str | None, *, brief: bool = False) -> list[str]:  # noqa: ARG001
+    return [*crossing_remarks(rows), *(() if brief else (*_mixer_shares(rows), *_slopes(rows), *_misfits(rows)))]
 
 
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
@@ -266,3 +266,7 @@ NOTE = (
     "the sequence (mqar) or among all tokens (copy). Bits per token: for text, bits per byte; the verdict pairs the "
     "seeds, and is as strict as the verdict on times."
 )
+
+
+def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
+    return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if (entries := learned(rows)) else []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.core.tables import Sheet
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import metric
 from benchmarker.workloads.mixers import mixers_reading as reading
@@ -116,13 +115,8 @@ class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, reading.Mixers
 
     row = staticmethod(reading.make_mixers_row)
     timed = staticmethod(reading.timed_mixer)
-
-    def detail_sheets(self, rows: Sequence[reading.MixersRow]) -> Sequence[Sheet]:
-        entries = reading.learned(rows)
-        return [Sheet("Tasks", reading.COLUMNS, entries, (reading.NOTE,))] if entries else []
-
-    def remarks(self, rows: Sequence[reading.MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        return reading.crossing_remarks(rows) if brief else reading.remarks(rows)
+    detail_sheets = staticmethod(reading.task_sheets)
+    remarks = staticmethod(reading.remarks)
 
 
 class MixersJudging(Judging[MixersJob, MixersRecord]):

@@ -40,7 +40,6 @@ from benchmarker.workloads.session import Bench, Session
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
     from benchmarker.core.console import Terminal
-    from benchmarker.core.tables import Column
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
@@ -271,24 +270,16 @@ class Serving(Workload[ServingJob, ServingRecord, ServingRow]):
             "slo": lambda record: str(record.procedure.get("slo")),
         }
 
-    def row(self, fields: dict[str, Any], records: Sequence[ServingRecord], good: Sequence[Any]) -> ServingRow:  # noqa: ARG002
-        return reading.make_row(fields, records)
-
+    row = staticmethod(reading.make_row)
     checks = staticmethod(reading.checks)
     timed = staticmethod(explained)
     cell_columns = staticmethod(tables.cell_columns)
     timing_columns = staticmethod(tables.timing_columns)
+    cost_columns = staticmethod(tables.cost_columns)
     brief_columns = staticmethod(tables.brief_columns)
     header = staticmethod(tables.header)
-
-    def cost_columns(self, rows: Sequence[ServingRow], *, whole: bool = False) -> Sequence[Column[Any]]:
-        return () if whole else tables.cost_columns(rows)
-
-    def remarks(self, rows: Sequence[ServingRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        return reading.remarks(rows)
-
-    def caveats(self, records: Sequence[ServingRecord], rows: Sequence[ServingRow], **_: Any) -> Sequence[str]:
-        return reading.caveats(records, rows)
+    remarks = staticmethod(reading.remarks)
+    caveats = staticmethod(reading.caveats)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
         from benchmarker.workloads.serving.reading.serving_charts import charts_of

@@ -71,21 +71,21 @@ def test_impossible_shares_have_a_reason():
     assert exposed_communication(slower) is None
     (sentence,) = hiding_remarks([row(exposed=None, facts={"imbalance": 1.1})])
     assert sentence.startswith("No exposed share, because calls without the exchange took longer: zigzag at ")
-    sentences = remarks([row("ring", metrics={"scaling": Estimate(1.093)})])
+    sentences = remarks([row("ring", metrics={"scaling": Estimate(1.093)})], None)
     assert sentences[-1].endswith("its scaling was 109.3 %: more than possible, because its times vary.")
 
 
 def test_contiguous_ring_is_compared_with_the_bound_of_the_mask():
-    sentences = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})])
+    sentences = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})], None)
     assert any(
         "at most 66.7 % of 2 ranks" in line and "its scaling was 63.0 %, imbalance 1.50" in line for line in sentences
     )
 
 
 def test_disagreeing_measurements_of_exposed_communication_are_reported():
-    (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})])
+    (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})], None)
     assert "apart" not in near
-    sentences = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})])
+    sentences = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})], None)
     assert "20 % exposed by the trace and 4.0 % by leaving the exchange out" in sentences[-1]
 
 

@@ -83,7 +83,7 @@ class ServingRow(Row):
         }
 
 
-def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> ServingRow:
+def make_row(fields: dict[str, Any], records: Sequence[ServingRecord], good: object) -> ServingRow:  # noqa: ARG001
     first, key = records[0], fields["cell"]
     cells = [cell for record in records if isinstance(cell := cell_of(record, key), ServingCell)]
     cells = [cell for cell in cells if cell.error_kind not in DISTURBANCES] or cells
@@ -127,7 +127,7 @@ def load_of(row: ServingRow, axis: str) -> float:
     return float(row.cell[axis]) if row.cell else math.nan
 
 
-def remarks(rows: Sequence[ServingRow]) -> list[str]:
+def remarks(rows: Sequence[ServingRow], baseline: str | None, *, brief: bool = False) -> list[str]:  # noqa: ARG001
     """Return sentences on the largest load of each variant within the SLO, and on crossovers of throughput."""
     lines = []
     for axis, unit in LOAD_UNITS.items():
@@ -175,7 +175,7 @@ def _crossover(rows: Sequence[ServingRow]) -> str | None:
     return SizeWords(statement, "concurrency", "", " at once", speed_ups, falling=falling, rising=rising).sentence()
 
 
-def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> list[str]:
+def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow], **_: Any) -> list[str]:
     lines = [
         f"{plain_line(row.variant)} at {row.cell.rate:g} requests/s: {percent(row.backlog)} of the requests were "
         "unfinished when the last one arrived: its times depend on the number of requests."

@@ -53,7 +53,9 @@ def timing_columns(rows: Sequence[ServingRow]) -> Columns:
     return [status, *columns[1:], *_good(rows)]
 
 
-def cost_columns(rows: Sequence[ServingRow]) -> Columns:
+def cost_columns(rows: Sequence[ServingRow], *, whole: bool = False) -> Columns:
+    if whole:
+        return []
     others = [metric.name for metric in rows[0].described.metrics if not metric.of_cell] if rows else []
     return [
         *_metrics(rows, [name for name in others if name not in TIMING]),
