@@ -48,7 +48,8 @@ class Terminal:
 
     def line(self, text: str) -> None:
         if not self._quiet:
-            self._print(text)
+            with self._beside_pins():
+                _print_line(self._out, clean(text))
 
     def note(self, text: str) -> None:
         """Print a line, wrapped between words. A child process does not wrap, because its parent wraps the line."""
@@ -80,10 +81,6 @@ class Terminal:
             if not self._quiet:
                 self._out.print()
             show_blocks(self._out, blocks, self.width)
-
-    def _print(self, text: str) -> None:
-        with self._beside_pins():
-            _print_line(self._out, clean(text))
 
     @contextmanager
     def _beside_pins(self) -> Iterator[None]:
