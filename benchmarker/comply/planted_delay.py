@@ -52,14 +52,10 @@ class DelayedSource(TokenSource):
         return now_ns
 
 
-def check_planted_delay(device: Device, *, scale: float = 1.0) -> list[Finding]:
-    """Check the measured TPOT of a source with a planted delay, and its ratio to a source that is 3 % slower.
-
-    Args:
-        scale: Factor of the true delays; a test simulates a wrong clock with it.
-    """
+def check_planted_delay(device: Device) -> list[Finding]:
+    """Check the measured TPOT of a source with a planted delay, and its ratio to a source that is 3 % slower."""
     (reported_s, ratio), disturbance = repeated(
-        lambda: _delays(device, random.Random(SEED), scale),
+        lambda: _delays(device, random.Random(SEED)),
         lambda found: found[0] <= DELAY_S * (1 + WITHIN) and abs(found[1] * TWIN_SLOWER - 1) <= WITHIN,
     )
     error, end = reported_s / DELAY_S - 1, f"; {disturbance}" if disturbance else ""
@@ -81,10 +77,9 @@ def check_planted_delay(device: Device, *, scale: float = 1.0) -> list[Finding]:
     ]
 
 
-def _delays(device: Device, random_times: random.Random, scale: float) -> tuple[float, float]:
-
+def _delays(device: Device, random_times: random.Random) -> tuple[float, float]:
     def decode_s(mean_s: float) -> float:
-        source = DelayedSource(mean_s * scale, random_times)
+        source = DelayedSource(mean_s, random_times)
         samples = measure(
             lambda: source.generate([(0,)], TOKENS).sample(TOKENS), device, warmup=1, warmup_limit=1, runs=3
         ).samples
@@ -109,11 +104,11 @@ def check_power() -> Finding:
     )
 
 
-def found_slower(noise: float, *, slower: float = TWIN_SLOWER, seed: int = SEED) -> int:
-    """Return how many of 100 simulated sweeps find a variant slower whose times are `slower` times as long."""
-    random_times, count = random.Random(seed), 0
+def found_slower(noise: float) -> int:
+    """Return how many of 100 simulated sweeps find a variant slower whose times are 3 % longer."""
+    random_times, count = random.Random(SEED), 0
     for _ in range(SWEEPS):
         plain = {number: random_times.gauss(1, noise) for number in range(ROUNDS)}
-        twin = {number: random_times.gauss(slower, slower * noise) for number in range(ROUNDS)}
+        twin = {number: random_times.gauss(TWIN_SLOWER, TWIN_SLOWER * noise) for number in range(ROUNDS)}
         count += verdicts([paired_ratio(plain, twin)])[0] == "slower"
     return count

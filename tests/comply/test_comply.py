@@ -236,7 +236,9 @@ def test_planted_delay_passes_and_a_wrong_clock_fails(monkeypatch):
     assert [finding.outcome for finding in planted_delay.check_planted_delay(device)] == ["passed", "passed"]
     monkeypatch.setattr(run_checks, "why_disturbed", lambda load: None)
     monkeypatch.setattr(run_checks, "TRIES", 1)
-    assert planted_delay.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
+    source = planted_delay.DelayedSource
+    monkeypatch.setattr(planted_delay, "DelayedSource", lambda mean_s, times: source(1.03 * mean_s, times))
+    assert planted_delay.check_planted_delay(device)[0].outcome == "failed"
 
 
 def test_too_long_planted_delay_on_a_busy_machine_is_disturbed(monkeypatch):
@@ -281,9 +283,10 @@ def test_weights_unpacked_after_loading_fail():
     )
 
 
-def test_power_passes_and_false_verdicts_are_below_5_percent():
+def test_power_passes_and_false_verdicts_are_below_5_percent(monkeypatch):
     assert planted_delay.check_power().outcome == "passed"
-    assert planted_delay.found_slower(0.003, seed=2, slower=1.0) == 0
+    monkeypatch.setattr(planted_delay, "TWIN_SLOWER", 1.0)
+    assert planted_delay.found_slower(0.003) == 0
     random_times = random.Random(3)
     logs = [random_times.gauss(0.5, 0.01) for _ in range(8)]
     assert false_share(logs, random.Random(1)) <= 0.05
