@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarker.comparison.rows import Results, cell_words
+from benchmarker.comparison.rows import Results, cell_words, grouped
 from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
@@ -37,9 +36,7 @@ def check_order(folder: Path, records: Sequence[RunRecord]) -> Finding:
         return not_applicable(ORDER_CHECK, f"the folder has no {RUN_ORDER}, which a sweep writes")
     # Devices without a UUID have equal names on several hosts.
     uuids = {record.environment.device.uuid for record in records}
-    by_card: dict[tuple[str, str | None], list[OrderLine]] = defaultdict(list)
-    for line in lines:
-        by_card[line.device, None if line.device in uuids else line.worker].append(line)
+    by_card = grouped(((line.device, None if line.device in uuids else line.worker), line) for line in lines)
     sweep = read_sweep_file(folder)
     faults = [fault for card in by_card.values() for fault in (*_order_faults(card), *_plan_faults(sweep, card))]
     faults += _record_faults(lines, records)

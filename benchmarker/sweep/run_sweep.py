@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from benchmarker.comparison.rows import grouped
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
@@ -181,9 +182,7 @@ class Loop:
 
     def _report_left_out(self, rounds: int) -> None:
         sweep, alike = self._sweep, defaultdict[tuple[str, int, str], list[str]](list)
-        causes = defaultdict[tuple[str, int], list[str]](list)
-        for (variant, position, _), cause in sorted(sweep.progress.left_out.items()):
-            causes[variant, position].append(cause)
+        causes = grouped((cell[:2], cause) for cell, cause in sorted(sweep.progress.left_out.items()))
         for (variant, position), found in causes.items():
             points = sweep.points(variant)
             point = sweep.workload.point_text(points[position]) if len(points) > 1 else ""

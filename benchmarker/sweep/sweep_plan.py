@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarker.comparison.results import results_of_records
+from benchmarker.comparison.rows import grouped
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.formatting import approximate_range, percent, plural
 from benchmarker.core.stats import MIN_ROUNDS
@@ -244,10 +245,8 @@ def first_process_s(record: RunRecord, ended: float) -> float:
 
 def judged_groups(jobs: Mapping[str, Job]) -> list[tuple[str, ...]]:
     """Return the groups of variants that share one untimed measurement, such as quality."""
-    groups: dict[str, list[str]] = {}
-    for name, job in jobs.items():
-        if (judging := workload_of(job.workload).judging()) and (form := judging.form(job)):
-            groups.setdefault(form, []).append(name)
+    judged = ((name, job, workload_of(job.workload).judging()) for name, job in jobs.items())
+    groups = grouped((form, name) for name, job, judging in judged if judging and (form := judging.form(job)))
     return list(map(tuple, groups.values()))
 
 
