@@ -308,9 +308,9 @@ def cell_words(key: CellKey | None) -> str:
     return "every cell" if key is None else key.words
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], conjunction: str = "and") -> str:
     *others, last = dict.fromkeys(map(plain_line, names))
-    return f"{', '.join(others)} and {last}" if others else last
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarker.comparison.roofline import Floor
+from benchmarker.comparison.rows import listed
 from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase
@@ -56,8 +57,7 @@ class Verdict:
 
     @property
     def bound(self) -> str:
-        *others, last = self.bounds
-        return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
+        return listed(self.bounds, "or" if self.is_unsure else "and")
 
 
 ADVICE: dict[Bound, str] = {

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
-from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide, shown_value
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide, listed, shown_value
 from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, Estimate, Ratio
-from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.caveats import reference_note, round_notes
 from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import Metric, workload_of
@@ -365,8 +365,7 @@ def contenders(ranking: Ranking) -> list[Row]:
 
 def may_lead(ranking: Ranking) -> str:
     """Return the names of `contenders(ranking)`: `int8 and gptq` if equally fast, `int8, gptq or bnb4` if undecided."""
-    names = [plain_line(row.label) for row in contenders(ranking)]
+    names = [row.label for row in contenders(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
-    *others, last = names
-    return f"{', '.join(others)} {'and' if ranking.leader else 'or'} {last}" if others else last
+    return listed(names, "and" if ranking.leader else "or")
