@@ -75,7 +75,6 @@ def crossover(ratios: Mapping[int, Ratio]) -> Crossover | None:
 
 
 def inverse(ratios: Mapping[int, Ratio]) -> dict[int, Ratio]:
-    """Return the reciprocal of each ratio and of its interval."""
     return {
         size: Ratio(1 / ratio.value, ratio.rounds, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low)
         for size, ratio in ratios.items()

@@ -314,7 +314,6 @@ def listed(names: Iterable[str], conjunction: str = "and") -> str:
 
 
 def grouped(pairs: Iterable[tuple[KeyT, ValueT]]) -> dict[KeyT, list[ValueT]]:
-    """Return the values of (key, value) pairs by key."""
     groups: dict[KeyT, list[ValueT]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

@@ -134,7 +134,6 @@ class Timed:
 
     @property
     def slow_down(self) -> float | None:
-        """Time with the profiler divided by `total_s`."""
         return self.phase.profiled_s / self.total_s if self.phase.profiled_s is not None else None
 
     @cached_property

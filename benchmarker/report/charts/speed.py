@@ -194,7 +194,6 @@ def rate_of(row: Row) -> Estimate | None:
 
 
 def rate_words(row: Row) -> str:
-    """Return `tokens per second, higher is better`."""
     return f"{speed_words(row)}, {row.ranking.better} is better"
 
 

@@ -43,7 +43,6 @@ def billions(parameters: int) -> str:
 
 
 def list_model(name: str) -> dict[str, str]:
-    """Return the texts of a shape's row by heading."""
     folder = shipped_shape(name)
     assert folder is not None
     model = empty_model(folder)

@@ -103,7 +103,6 @@ def _limit_of_products(timed: Timed) -> str:
 
 
 def _dequantize(timed: Timed) -> str:
-    """Return the advice for time spent on dequantization, by quantization and device."""
     wanted = "A kernel that multiplies the packed weights saves it"
     engine = _engine(timed)
     quant = None if _is_external(timed) else _record(timed).variant.quant
