@@ -7,7 +7,7 @@
     good    a request that ended with all its tokens, within every limit of the SLO
     goodput good requests per second
 
-Percentiles interpolate linearly between order statistics, as numpy does. The functions take a `Load` or its JSON.
+Percentiles interpolate linearly between order statistics. The functions take a `Load` or its JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
+
+import numpy as np
 
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import wilson
@@ -55,12 +57,7 @@ def values_s(load: Any, name: str) -> list[float]:
 
 def percentile(values: Sequence[float], share: float) -> float | None:
     """Return the value below which this share of the values lies; None if too few values lie beyond it."""
-    if not _are_enough(len(values), share):
-        return None
-    ordered, place = sorted(values), share * (len(values) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(values) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return float(np.percentile(values, 100 * share)) if _are_enough(len(values), share) else None
 
 
 def _are_enough(count: int, share: float) -> bool:
