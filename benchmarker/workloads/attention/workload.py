@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.core.errors import SpecError
+from benchmarker.hardware.device import Device
 from benchmarker.schema.options import Option, field_options
 from benchmarker.workloads.attention.attention_reading import length_remarks, timed_attention
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
@@ -14,9 +15,6 @@ from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 
 class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):

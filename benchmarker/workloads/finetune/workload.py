@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.checkpoints.cache import expected_model
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
+from benchmarker.comparison.rows import Circumstance
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
+from benchmarker.hardware.device import Device
 from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric, metric
 from benchmarker.workloads.base import Workload
@@ -19,10 +21,6 @@ from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.operation.operation_workload import share_metric
 from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training_step import StepPart
-
-if TYPE_CHECKING:
-    from benchmarker.comparison.rows import Circumstance
-    from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
 """Suffixes of the files that are read from a model's folder. Chat templates are not used."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.core.errors import SpecError
+from benchmarker.hardware.device import Device
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import metric
 from benchmarker.workloads.mixers import mixers_reading as reading
@@ -16,9 +17,6 @@ from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
 from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Judging, Session
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 METRICS = (
     metric(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmarker.comparison.rows import Circumstance
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import RunRecord, median_latency_s
@@ -12,9 +13,6 @@ from benchmarker.schema.registry import Axis, Metric, metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 from benchmarker.workloads.operation.record import LengthCell, OperationCell
 from benchmarker.workloads.operation.spec import mode_text
-
-if TYPE_CHECKING:
-    from benchmarker.comparison.rows import Circumstance
 
 SEED_FLAG = {"subject.seed": "--input-seed"}  # The option `--seed` is the seed of a sweep.
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")

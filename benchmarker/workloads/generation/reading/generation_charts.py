@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from benchmarker.comparison.rows import cell_words, headline
 from benchmarker.report.charts.curves import board_chart, curve_chart, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, rate_of, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart, withheld_variants
 from benchmarker.report.charts.style import Chart, Series, series_of
+from benchmarker.report.compare import Comparison
 from benchmarker.schema.record import RunRecord
-from benchmarker.workloads.generation.reading.generation_rows import over_batches
-
-if TYPE_CHECKING:
-    from benchmarker.report.compare import Comparison
-    from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-    from benchmarker.workloads.generation.record import GenerationProfile
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, over_batches
+from benchmarker.workloads.generation.record import GenerationProfile
 
 
 def charts_of(results: Comparison) -> list[Chart]:

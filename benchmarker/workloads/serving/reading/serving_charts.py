@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from matplotlib.figure import Figure
 
@@ -11,11 +11,9 @@ from benchmarker.comparison.rows import headline, shown_value
 from benchmarker.report.charts.curves import board_chart, curve_chart
 from benchmarker.report.charts.speed import speed_chart
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot, series_of
+from benchmarker.report.compare import Comparison
 from benchmarker.workloads.serving.reading.serving_reading import ServingRow
 from benchmarker.workloads.serving.reading.serving_reading import series_of as rows_by_shape
-
-if TYPE_CHECKING:
-    from benchmarker.report.compare import Comparison
 
 
 def charts_of(results: Comparison) -> list[Chart]:
