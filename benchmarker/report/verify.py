@@ -15,19 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarker.comparison import recompute
 from benchmarker.comparison.invariants import Check, equal, record_checks
 from benchmarker.comparison.ranking import Ranking, ranking_of
-from benchmarker.comparison.recompute import (
-    Cells,
-    Numbers,
-    Raw,
-    by_round,
-    centre,
-    numbers_of,
-    ratio,
-    seconds_by_round,
-    verdict,
-)
 from benchmarker.comparison.results import results_of_records
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, headline, keys_of
 from benchmarker.core.formatting import GIB, MIB
@@ -62,7 +52,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class _Expected:
-    numbers: dict[Key, Numbers]  # Metrics, memory and counts of each measured row.
+    numbers: dict[Key, recompute.Numbers]  # Metrics, memory and counts of each measured row.
     seconds: dict[Key, Rounds]  # Ranking metric by round, as seconds or inverse rates.
     calls: dict[Key, Rounds]  # Latency by round.
     metrics: dict[Key, str]  # Name of each row's ranking metric; a ratio needs two rows with the same metric.
@@ -70,7 +60,7 @@ class _Expected:
 
     def rate(self, key: Key) -> float:
         """Return the inverse of the geometric mean of `seconds` over rounds."""
-        return 1 / (centre(self.seconds[key]) or 0.0)
+        return 1 / (recompute.centre(self.seconds[key]) or 0.0)
 
     def shown(self, row: Row) -> float:
         """Return the ranking metric in its printed unit."""
@@ -79,13 +69,15 @@ class _Expected:
 
     def ratios(self, pairs: Mapping[Key, tuple[Key, Key]], times: Mapping[Key, Rounds]) -> dict[Key, Ratios]:
         tested = {
-            name: ratio(
+            name: recompute.ratio(
                 times[reference], times[row], is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]]
             )
             for name, (reference, row) in pairs.items()
         }
         all_p = [p for _, p in tested.values() if p is not None]
-        return {name: {**numbers, "verdict": verdict(numbers, p, all_p)} for name, (numbers, p) in tested.items()}
+        return {
+            name: {**numbers, "verdict": recompute.verdict(numbers, p, all_p)} for name, (numbers, p) in tested.items()
+        }
 
 
 def verify(paths: Sequence[str | Path]) -> Verified:
@@ -131,21 +123,21 @@ def _key(row: Row) -> Key:
 
 
 def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
-    contents = {id(record): json.loads(read_bytes(path), object_hook=Raw) for path, record in files.items()}
+    contents = {id(record): json.loads(read_bytes(path), object_hook=recompute.Raw) for path, record in files.items()}
     numbers, seconds, calls, metrics = {}, {}, {}, {}
     for row in results.rows:
         if row.cell is None or row.status != "ok":
             continue
         members = [(record, contents[id(record)]) for record in results.members[row.variant]]
         cells, key = _cells(members, row.cell), _key(row)
-        numbers[key] = numbers_of(cells, row.described.metrics)
-        seconds[key] = seconds_by_round(row.ranking, cells) if row.pace else {}
-        calls[key] = by_round(cells, lambda _, sample: sample.latency_s)
+        numbers[key] = recompute.numbers_of(cells, row.described.metrics)
+        seconds[key] = recompute.seconds_by_round(row.ranking, cells) if row.pace else {}
+        calls[key] = recompute.by_round(cells, lambda _, sample: sample.latency_s)
         metrics[key] = row.ranking.name
     return _Expected(numbers, seconds, calls, metrics, results.circumstances)
 
 
-def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
+def _cells(members: Sequence[tuple[RunRecord, recompute.Raw]], key: CellKey) -> recompute.Cells:
     return [
         (raw, cell)
         for record, raw in members
