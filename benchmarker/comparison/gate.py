@@ -14,14 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.comparable import (
-    OPTIONAL,
-    between_inputs,
-    between_records,
-    check_workload,
-    circumstances,
-    refusal,
-)
+from benchmarker.comparison import comparable
 from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row, number_text, with_ends
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
@@ -87,20 +80,22 @@ def what_changed(
 ) -> tuple[str, ...]:
     """Return the differences between two sweeps. Raises ResultsError for other devices or models, unless `force`."""
     records = [*before, *after]
-    check_workload(records)
+    comparable.check_workload(records)
     workload = before[0].workload
     must_be_equal = (*MUST_BE_EQUAL, *workload_of(workload).must_be_equal)
-    forbidden = [difference for difference in between_records(records) if difference.field in must_be_equal]
-    forbidden += between_inputs(records)
+    forbidden = [difference for difference in comparable.between_records(records) if difference.field in must_be_equal]
+    forbidden += comparable.between_inputs(records)
     if forbidden and not force:
-        raise ResultsError(refusal(forbidden))
-    fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
+        raise ResultsError(comparable.refusal(forbidden))
+    fields = {**comparable.circumstances(workload), "commit": lambda record: record.environment.commit}
     was, now = ({record.variant.name: record.form for record in side} for side in (before, after))
     common = was.keys() & now.keys()
     # Other variants use other libraries.
     compared = [[each for each in side if each.variant.name in common] or side for side in (before, after)]
     sides = {field: tuple(_values(side, value_of) for side in compared) for field, value_of in fields.items()}
-    sides = {field: values for field, values in sides.items() if field not in OPTIONAL or "unknown" not in values}
+    sides = {
+        field: values for field, values in sides.items() if field not in comparable.OPTIONAL or "unknown" not in values
+    }
     for name in sorted(common):
         sides |= {f"{field} of {name}": (old, now[name][field]) for field, old in was[name].items()}
     first, second = names

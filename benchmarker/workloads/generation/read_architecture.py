@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints import read_model
 from benchmarker.checkpoints.dummy import model_of
-from benchmarker.checkpoints.read_model import (
-    decoder_layers,
-    experts_per_token,
-    head_dim,
-    import_libraries,
-    key_heads,
-    model_errors,
-)
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.quantization.load import (
     flat,
@@ -67,7 +60,7 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
     kinds = _layer_kinds(config)
     layers = tuple(
         _layer(module, kind, config, shares=shares, value_bytes=_activation_bytes(model))
-        for module, kind in zip(decoder_layers(model), kinds, strict=True)
+        for module, kind in zip(read_model.decoder_layers(model), kinds, strict=True)
     )
     layer_kinds = {kind for layer in layers for kind in (*layer.mixers, layer.feed_forward)}
     unknown = sorted(layer_kinds - {*DESCRIBED[config.model_type], "none"})
@@ -78,12 +71,12 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
 
 def on_meta(config: Mapping[str, Any], dtype: str) -> PreTrainedModel | None:
     """Return a model on the meta device, built from a parsed config.json; None if transformers cannot build it."""
-    import_libraries()
+    read_model.import_libraries()
     import torch
     from transformers import AutoConfig
 
     try:
-        with model_errors("the config"):
+        with read_model.model_errors("the config"):
             return model_of(AutoConfig.for_model(**config), dtype=getattr(torch, dtype))
     except ModelError:
         return None
@@ -130,7 +123,7 @@ def expert_containers(model: nn.Module) -> list[Any]:
 def _experts(containers: list[Any], config: Any, shares: int) -> Experts | None:
     if not containers:
         return None
-    per_token = experts_per_token(config)
+    per_token = read_model.experts_per_token(config)
     count = getattr(containers[0], "num_experts", None) or len(list(containers[0].children()))
     if per_token is None:
         raise UnsupportedError("its config does not state the experts per token")
@@ -215,10 +208,10 @@ def _sizes(mixer: MixerKind, module: Any, config: Any, shares: int, value_bytes:
             "position_flops": 2 * weights_of(module.kv_b_proj) // shares if is_latent else 0,
         }
     if mixer in ("full attention", "sliding window"):
-        dim = getattr(module, "head_dim", None) or head_dim(config)
+        dim = getattr(module, "head_dim", None) or read_model.head_dim(config)
         groups = getattr(module, "num_key_value_groups", None)
         shared = bool(getattr(module, "is_kv_shared_layer", False))
-        cached_heads = heads // groups if groups else key_heads(config)
+        cached_heads = heads // groups if groups else read_model.key_heads(config)
         return {
             "kv_values": 0 if shared else 2 * cached_heads * dim // shares,
             "score_flops": 4 * heads * dim // shares,

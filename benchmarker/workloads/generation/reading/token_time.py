@@ -16,16 +16,8 @@ from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey, cell_of, cell_words, is_wide, keys_of
 from benchmarker.core.formatting import ms, percent, seconds, significant
 from benchmarker.core.tables import plain_line
+from benchmarker.explain import phases
 from benchmarker.explain.explain import loaded_proof
-from benchmarker.explain.phases import (
-    Phase,
-    conversion_of,
-    phase_of,
-    section_phase,
-    table_conversion,
-    table_phase,
-    unpacking,
-)
 from benchmarker.explain.verdict import SLOWED_FROM, all_share_words, bounds_of_shares
 from benchmarker.explain.waterfall import NotExplained, Timed, why_no_profile
 from benchmarker.profiling.printed_reader import read_tables
@@ -90,7 +82,7 @@ def _from_profile(
     return replace(
         _timed(record, phase, row.cell, total_s),
         floor=floor_of_step(cell.demand if cell else None, record.limits, row.bits_per_weight),
-        conversion=conversion_of(phase, record.load),
+        conversion=phases.conversion_of(phase, record.load),
         mbu=row.mbu,
         notes=(*notes, *communication(profile, phase, total_s=total_s)),
         prefill=_prefill(record, profile, row),
@@ -124,14 +116,14 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
         notes.append("the line with its table's total is missing: it is worked out from the percentage of a row")
     if table.is_total_too_small:
         notes.append("its table's rows add up to more than the total below them: their sum is used")
-    timed = _timed(record, table_phase(table, last.new_tokens), row.cell, row.latency.value / last.new_tokens)
-    return replace(timed, conversion=table_conversion(table), notes=tuple(notes))
+    timed = _timed(record, phases.table_phase(table, last.new_tokens), row.cell, row.latency.value / last.new_tokens)
+    return replace(timed, conversion=phases.table_conversion(table), notes=tuple(notes))
 
 
-def decode_phase(profile: GenerationProfile) -> Phase:
+def decode_phase(profile: GenerationProfile) -> phases.Phase:
     tokens = profile.new_tokens - 1
-    decode = section_phase(profile, "decode", units=tokens) if tokens else None
-    return replace(decode, is_decode=True) if decode else phase_of(profile, units=profile.new_tokens)
+    decode = phases.section_phase(profile, "decode", units=tokens) if tokens else None
+    return replace(decode, is_decode=True) if decode else phases.phase_of(profile, units=profile.new_tokens)
 
 
 def _row(name: str, records: Sequence[GenerationRecord], like: GenerationProfile | GenerationCell) -> Row | None:
@@ -147,7 +139,7 @@ def _row(name: str, records: Sequence[GenerationRecord], like: GenerationProfile
     return next((row for row in rows if row.status == "ok"), None)
 
 
-def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
+def _token_s(row: Row, phase: phases.Phase, profiled_tokens: int) -> float | None:
     if phase.is_decode:
         return row.tpot.value if row.tpot else None
     if row.ttft and row.tpot:
@@ -156,11 +148,11 @@ def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
 
 
 def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> str | None:
-    phase = section_phase(profile, "prefill")
+    phase = phases.section_phase(profile, "prefill")
     if phase is None or row.ttft is None:
         return None
     # Without `profiled_s`: the record has no time of the first token with the profiler on.
-    phase = replace(unpacking(phase, conversion_of(phase, record.load)), profiled_s=None)
+    phase = replace(phases.unpacking(phase, phases.conversion_of(phase, record.load)), profiled_s=None)
     cell = cast("GenerationCell | None", cell_of(record, row.cell))
     demand = cell.demand if cell else None
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.prefill_flops), record.limits) if demand else None
@@ -204,7 +196,7 @@ def _allows(row: Row, why: str, limits: Limits | None, *, has_unknown_bytes: boo
     )
 
 
-def _timed(record: GenerationRecord, phase: Phase, cell: CellKey, total_s: float) -> Timed:
+def _timed(record: GenerationRecord, phase: phases.Phase, cell: CellKey, total_s: float) -> Timed:
     engine = record.engine
     return Timed(
         record=record,
