@@ -42,7 +42,6 @@ from benchmarker.report.columns import (
 )
 from benchmarker.report.explanations import reasons, without_why
 from benchmarker.schema.comply_file import comply_lines
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import Collected, collect, side_paths
 from benchmarker.schema.registry import workload_of
 
@@ -120,29 +119,25 @@ def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison
     for name in others:
         ends = (f"in {first}", f"in {name}")
         changed += what_changed(sides[first].records, sides[name].records, names=ends, force=force)
-    members: dict[str, tuple[RunRecord, ...]] = {}
-    rows: list[Row] = []
-    explained: list[Explanation | NotExplained] = []
-    contrasts: list[Contrast] = []
-    for name, side in sides.items():
-        rows += [replace(row, variant=f"{row.variant} ({name})", sweep=name) for row in side.rows]
-        members |= {f"{variant} ({name})": records for variant, records in side.members.items()}
-        explained += [_of_sweep(each, name) for each in side.explained]
-        contrasts += [
-            replace(each, baseline=_of_sweep(each.baseline, name), variant=_of_sweep(each.variant, name))
-            for each in side.contrasts
-        ]
+    rows = [
+        replace(row, variant=f"{row.variant} ({name})", sweep=name) for name, side in sides.items() for row in side.rows
+    ]
+    explained = tuple(_of_sweep(each, name) for name, side in sides.items() for each in side.explained)
     return Comparison(
         rows=with_changes(rows, list(sides)),
         records=tuple(record for side in sides.values() for record in side.records),
         baseline=sides[first].baseline,
         problems=tuple(problem for side in sides.values() for problem in side.problems),
-        members=members,
+        members={f"{variant} ({name})": of for name, side in sides.items() for variant, of in side.members.items()},
         sides=sides,
         changed=tuple(dict.fromkeys(changed)),
         reasons=reasons(explained),
-        explained=tuple(explained),
-        contrasts=tuple(contrasts),
+        explained=explained,
+        contrasts=tuple(
+            replace(each, baseline=_of_sweep(each.baseline, name), variant=_of_sweep(each.variant, name))
+            for name, side in sides.items()
+            for each in side.contrasts
+        ),
     )
 
 
