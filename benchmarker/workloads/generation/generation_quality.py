@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.core.errors import BenchmarkerError, ModelError, UnsupportedError
 from benchmarker.core.formatting import percent
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.quality.evaluation_text import check_text, is_text
@@ -118,11 +118,9 @@ def measure_tasks(
     job: GenerationJob, model: PreTrainedModel | None, tokenizer: Any | None, terminal: Terminal
 ) -> dict[str, Any]:
     """Return the record's field of answers to questions, or the reason why they are missing."""
-    if model is None:
-        reason = f"{job.variant.engine} has no model in this process that could be asked questions"
-        terminal.line(f"no tasks: {reason}")
-        return {"no_tasks": Missing(error_kind="unsupported", reason=reason)}
     try:
+        if model is None:
+            raise UnsupportedError(f"{job.variant.engine} has no model in this process that could be asked questions")
         results = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
     except BenchmarkerError as error:
         # The error is recorded instead of raised, because the timed cells remain valid.
