@@ -43,6 +43,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         if gguf := sorted(folder.glob("*.gguf")):
             raise ModelError(f"{folder}: holds GGUF files; give one of them: --model {gguf[0]} --quant gguf")
         raise ModelError(f"{folder}: no config.json in it; give the folder that holds the model's config and weights")
+    stored = config.get("quantization_config") or {}
+    if not isinstance(stored, dict) or not isinstance(stored.get("bits") or 0, int | float):
+        reason = "quantization_config is not a JSON object, or its bits are not a number"
+        raise ModelError(f"{folder / 'config.json'}: {reason}; copy or download it again")
     return config
 
 
@@ -113,10 +117,8 @@ def has_tokenizer(folder: Path) -> bool:
     """Return whether a folder has a tokenizer other than that of `write_word_tokenizer`."""
     if (_read_json(folder, "tokenizer_config.json") or {}).get(WORD_TOKENIZER):
         return False
-    return any(
-        (folder / name).exists()
-        for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-    )
+    names = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+    return any((folder / name).exists() for name in names)
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str | None]:

@@ -76,6 +76,15 @@ def test_invalid_json_in_the_config_is_refused(model_folder):
     assert error_message(model_folder) == f"{path}: not valid JSON (Expecting value: line 1 column 16 (char 15))"
 
 
+@pytest.mark.parametrize("quantization", ["awq", {"quant_method": "awq", "bits": "four"}])
+def test_invalid_quantization_config_is_refused(model_folder, quantization):
+    path = model_folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    assert error_message(model_folder) == (
+        f"{path}: quantization_config is not a JSON object, or its bits are not a number; copy or download it again"
+    )
+
+
 def test_folder_without_weights_is_refused(model_folder):
     (model_folder / "model.safetensors").unlink()
     assert error_message(model_folder) == (
