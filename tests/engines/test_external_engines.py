@@ -467,6 +467,10 @@ def test_llama_cpp_loads_qwen3_and_refuses_others_with_a_remedy(tmp_path):
     assert engine.why_not_taken(form, checkpoint(tmp_path, model_type="qwen3")) is None
     assert "convert_hf_to_gguf.py" in (engine.why_not_taken(form, checkpoint(tmp_path, model_type="mamba")) or "")
     assert "--engine-option gguf=" in (engine.why_not_taken(replace(form, quant="int8"), checkpoint(tmp_path)) or "")
+    awq = checkpoint(tmp_path, model_type="qwen3", quantization_config={"quant_method": "awq"})
+    assert engine.why_not_taken(replace(form, quant="awq"), awq) == (
+        "llama.cpp has quantizations of its own: use an unquantized model with --engine-option gguf=Q4_0, not awq"
+    )
     assert (gpu_layers(LlamaCppOptions(), "cpu"), gpu_layers(LlamaCppOptions(), "cuda")) == (0, 999)
 
 

@@ -45,10 +45,8 @@ class LlamaCppEngine(ExternalEngine):
 
     def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         if form.quant != "fp16" and not (form.quant == "gguf" and checkpoint.is_gguf):
-            return (
-                "llama.cpp has quantizations of its own: use --quant fp16 with --engine-option gguf=Q4_0, "
-                f"not {form.quant}"
-            )
+            way = "an unquantized model" if checkpoint.quantization else "--quant fp16"
+            return f"llama.cpp has quantizations of its own: use {way} with --engine-option gguf=Q4_0, not {form.quant}"
         try:
             if checkpoint.is_gguf:
                 gguf_facts(checkpoint.folder)
