@@ -210,9 +210,8 @@ def make_checkpoint(
 
     if output is not None:
         check_new(output)
-    method = method_of(job.model, job.variant)
-    if method:
-        check_made(method, output)
+    if method := method_of(job.model, job.variant):
+        check_made(method, job.model, output)
     with quiet_libraries(verbose=verbose) as streams:
         terminal, found = Terminal(verbose=verbose, streams=streams), find_device(device)
         source = job.variant.model_copy(update={"quant": "fp16", "options": {}}) if method else job.variant

@@ -97,6 +97,10 @@ def test_missing_environment_is_reported_with_the_install_command(tmp_path):
     )
 
 
+def test_shape_without_weights_is_refused_before_the_environment_is_missed(tmp_path):
+    assert "use --load-format dummy" in last_line(make("qwen3-tiny", "awq", tmp_path / "made"))
+
+
 @pytest.mark.parametrize(
     ("quant", "has_folder", "line"),
     [

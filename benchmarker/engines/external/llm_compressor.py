@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import DESCRIPTION
 from benchmarker.checkpoints.files import TOKENIZER_FILES
-from benchmarker.checkpoints.find import stored_quantization
+from benchmarker.checkpoints.find import local_folder, stored_quantization
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import LLM_COMPRESSOR, environment_state
@@ -48,8 +48,9 @@ def method_of(model: ModelSpec, variant: QuantSpec) -> str | None:
     return method
 
 
-def check_made(method: str, folder: Path | None) -> None:
-    """Raise an error if the environment or the folder is missing, before a model is downloaded."""
+def check_made(method: str, model: ModelSpec, folder: Path | None) -> None:
+    """Raise an error if the model, the environment or the folder is missing, before a model is downloaded."""
+    local_folder(model)
     if folder is None:
         raise SpecError(f"--quant {method}: add -o FOLDER, the new folder of the quantized checkpoint")
     _ = environment_state(LLM_COMPRESSOR).interpreter
