@@ -58,7 +58,7 @@ GAPS = "gaps (launches, host)"
 LABELS: Mapping[ShareName, str] = {
     "excess": "products above the floor",
     "products": "matrix products",
-    "unpacking": "unpacking",
+    "unpacking": "dequantizing",
     "between": "between products",
     "not listed": "not in the table",
     "gaps": "gaps",

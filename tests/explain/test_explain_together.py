@@ -67,13 +67,13 @@ def test_comparison_names_the_bound_of_each_variant() -> None:
     printed = to_markdown(comparison)
     assert "bound by" in printed
     assert "**Why**\n\n- **fp16** is bound by **small kernels**: between products 38 % (1.61x without), " in printed
-    assert "- **int8** is bound by **dequantizing**: unpacking 56 % (2.25x without), " in printed
+    assert "- **int8** is bound by **dequantizing**: dequantizing 56 % (2.25x without), " in printed
 
 
 def test_report_names_the_bound_of_each_variant() -> None:
     page = to_html(compare_records(pair()), ())
     assert "<h2>Why</h2>" in page
-    assert "<li><strong>int8</strong> is bound by <strong>dequantizing</strong>: unpacking 56 %" in page
+    assert "<li><strong>int8</strong> is bound by <strong>dequantizing</strong>: dequantizing 56 %" in page
 
 
 def test_explain_prints_parts_verdicts_and_differences(tmp_path) -> None:

@@ -83,7 +83,7 @@ def test_gptq_spends_a_third_of_the_kernel_time_dequantizing() -> None:
     report = reports()["gptq"]
     assert report.bounds == ("matrix products", "dequantizing")
     assert round(report.phase.share("dequantize"), 2) == 0.32
-    assert ", unpacking 24 % (1.31x without), " in explain_with_latencies("gptq").verdict.reason
+    assert ", dequantizing 24 % (1.31x without), " in explain_with_latencies("gptq").verdict.reason
 
 
 def test_qlora_table_separates_matmul_dequantize_and_attention() -> None:
