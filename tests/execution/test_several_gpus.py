@@ -129,6 +129,22 @@ def test_indivisible_heads_are_refused_before_a_process_starts(session_model, tm
         measure(session_model, 2, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({}, r"eager: .* has 1 key and value heads, which 2 GPUs cannot share"),
+        ({"split": "layers"}, "--split layers: a CPU has no second memory"),
+        ({"gpus": 1, "engine": "sglang"}, "sglang: runs on cuda alone"),
+    ],
+)
+def test_form_is_refused_before_the_limits_are_measured(session_model, tmp_path, monkeypatch, form, reason):
+    job = job_on(session_model, form.pop("gpus", 2), tmp_path, **form)
+    run = Run(job, Terminal(quiet=True))
+    monkeypatch.setattr(Run, "ready", lambda run: pytest.fail("the limits were measured"))
+    with pytest.raises(BenchmarkerError, match=reason), WORKLOAD.open(job, run.device, run):
+        pass
+
+
 def test_split_by_layers_on_a_cpu_is_refused():
     with pytest.raises(DeviceError, match="--split layers: a CPU has no second memory"):
         one_of_several(CpuDevice(), 2)

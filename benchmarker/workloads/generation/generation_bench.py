@@ -13,7 +13,7 @@ from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, plural, seconds
-from benchmarker.engines.base import TokenSource, refuse_device
+from benchmarker.engines.base import Form, TokenSource, refuse_device, why_uneven
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import find_gpu
@@ -30,7 +30,7 @@ from benchmarker.quantization.stored_formats import unpacked_words
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.generation.generation_job import refuse_too_large
+from benchmarker.workloads.generation.generation_job import lacking, refuse_too_large
 from benchmarker.workloads.generation.generation_quality import measure_quality, measure_tasks, plan_quality
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
 from benchmarker.workloads.generation.read_architecture import on_meta
@@ -51,10 +51,15 @@ class Found(NamedTuple):
     plan: Plan | None  # Plan of the quality measurement.
 
 
-def find_inputs(job: GenerationJob, device: Device, session: Session) -> Found:
-    """Find the checkpoint, check the prompts, and plan the measurement of quality. Raises BenchmarkerError."""
-    refuse_device(job.variant.engine, device)
+def find_inputs(job: GenerationJob, form: Form, device: Device, session: Session) -> Found:
+    """Find the checkpoint, check form and prompts, and plan the measurement of quality. Raises BenchmarkerError."""
+    engine = ENGINES[job.variant.engine]
+    refuse_device(engine.name, device)
     checkpoint = found_checkpoint(job, device, session.terminal)
+    is_divided = engine.name in MODEL_ENGINES and form.gpus > 1 and form.split == "tensors"
+    reason = lacking(job.model_copy(update={"device": device.kind})) or engine.why_not_taken(form, checkpoint)
+    if reason := reason or (why_uneven(checkpoint, form.gpus) if is_divided else None):
+        raise UnsupportedError(f"{engine.name}: {reason}")
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
     if texts := _text_lengths(job, checkpoint.config, tokenizer):

@@ -232,10 +232,9 @@ def lacking(job: GenerationJob) -> str | None:
 
     For the device `auto`, an environment for any kind of device is sufficient.
     """
-    reason, kind = ENGINES[job.variant.engine].why_not_installed(), job.device.split(":")[0]
-    if reason or kind == "auto":
-        return reason
-    return next((status.remedy for status in engine_statuses(kind) if status.engine == job.variant.engine), None)
+    engine, kind = ENGINES[job.variant.engine], job.device.split(":")[0]
+    statuses = engine_statuses(kind) if kind != "auto" and engine.name not in MODEL_ENGINES else []
+    return next((each.remedy for each in statuses if each.engine == engine.name), None) or engine.why_not_installed()
 
 
 def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:

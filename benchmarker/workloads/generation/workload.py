@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.checkpoints.find import look_for
-from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import plural
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, one_of_several
@@ -199,14 +198,13 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, GenerationRow]):
     def open(self, job: GenerationJob, device: Device, session: Session) -> Iterator[Bench]:
         from benchmarker.workloads.generation.generation_bench import GenerationBench, find_inputs
 
-        inputs, variant = find_inputs(job, device, session), job.variant
+        variant = job.variant
         if variant.gpus > 1 and variant.split == "layers":
             device = one_of_several(device, variant.gpus)
-        engine, form = ENGINES[variant.engine], generation_job.form_of(variant, job.model.dtype)
-        if reason := engine.why_not_installed() or engine.why_not_taken(form, inputs.checkpoint):
-            raise UnsupportedError(f"{engine.name}: {reason}")
+        form = generation_job.form_of(variant, job.model.dtype)
+        inputs = find_inputs(job, form, device, session)
         with ExitStack() as stack:
-            opened = engine.open(inputs.checkpoint, form, device, session.terminal)
+            opened = ENGINES[variant.engine].open(inputs.checkpoint, form, device, session.terminal)
             # No variable holds the source, because the bench frees the model to measure quality.
             yield GenerationBench(job, stack.enter_context(opened), inputs, device, session, stack)
 

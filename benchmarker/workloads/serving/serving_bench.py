@@ -83,9 +83,9 @@ def _found(job: ServingJob, session: Session, generator: LoadGenerator) -> Itera
 @contextmanager
 def _started(job: ServingJob, device: Device, session: Session, generator: LoadGenerator) -> Iterator[ServingBench]:
     server = SERVERS[job.variant.engine]
+    marker = ready_environment(server.name, device.kind)
     if reason := server.why_not_installed():
         raise UnsupportedError(f"{server.name}: {reason}")
-    marker = ready_environment(server.name, device.kind)
     checkpoint = find_checkpoint(
         job.model, job.variant, progress=session.terminal, device=device.torch_name, is_external=True
     )
