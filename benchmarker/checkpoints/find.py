@@ -157,6 +157,8 @@ def local_folder(model: ModelSpec) -> Path | None:
         return shape
     if shape is not None and not has_weights and model.revision is None:
         return shape
+    if local.suffix == GGUF_SUFFIX:
+        raise ModelError(f"{model.id}: no such file")
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
@@ -225,9 +227,8 @@ def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *
             _refuse(model, error)
         raise _out_of_reach(model) from error
     except OSError as error:
-        raise ModelError(
-            f"{model.id}: not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
-        ) from error
+        reason = f"not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
+        raise ModelError(f"{model.id}: {reason}") from error
     return Path(folder)
 
 
@@ -251,9 +252,8 @@ def _refuse(model: ModelSpec, error: Exception) -> NoReturn:
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        raise ModelError(
-            f"{model.id}: gated; accept its licence on https://huggingface.co/{model.id} and set HF_TOKEN to your token"
-        ) from error
+        page = f"https://huggingface.co/{model.id}"
+        raise ModelError(f"{model.id}: gated; accept its licence on {page} and set HF_TOKEN to your token") from error
     if isinstance(error, RevisionNotFoundError):
         raise ModelError(f"{model.id}: no revision '{model.revision}' on the hub; check --revision") from error
     raise ModelError(

@@ -57,6 +57,11 @@ def test_file_instead_of_a_folder_is_refused(model_folder):
     )
 
 
+def test_missing_gguf_file_is_not_looked_up_on_the_hub(tmp_path):
+    assert error_message(tmp_path / "m.gguf") == f"{tmp_path / 'm.gguf'}: no such file"
+    assert error_message("m.gguf") == "m.gguf: no such file"
+
+
 def test_revision_of_a_folder_is_refused(model_folder):
     assert error_message(model_folder, revision="main") == (
         f"{model_folder}: a folder, which has no revisions; leave --revision out"
