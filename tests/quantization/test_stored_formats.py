@@ -103,8 +103,10 @@ def test_unquantized_checkpoint_of_a_config_is_the_baseline(model_folder, tmp_pa
     assert experiment.first_baseline == f"fp16 {unquantized.name}"
     job = make_job({}, config=config, variant=f"fp16 {unquantized.name}")
     assert (job.title, job.model.id) == (str(packed), str(unquantized))
-    with pytest.raises(SpecError, match="checkpoint: has its own weights; leave load_format dummy out"):
-        make_job({"subject.model.load_format": "dummy"}, config=config, variant=f"fp16 {unquantized.name}")
+    for variant, folder in zip(experiment.variants, (packed, unquantized), strict=True):
+        with pytest.raises(SpecError) as refused:
+            make_job({"subject.model.load_format": "dummy"}, config=config, variant=variant.name)
+        assert str(refused.value) == f"--checkpoint: {folder} has its own weights; leave load_format dummy out"
 
 
 def test_torchao_checkpoint_loads_by_its_config_class():

@@ -68,6 +68,8 @@ def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
     if model is None and variant.checkpoint is None:
         return variant
     model = checkpoint_of(model or ModelSpec(), variant.checkpoint)
+    if variant.checkpoint and model.load_format == "dummy":
+        raise FieldError(f"{model.id} has its own weights; leave load_format dummy out", field="checkpoint")
     found = of_checkpoint(variant, model)
     is_named_by_file = variant.quant == AUTO and found.quant != "fp16"
     return found.model_copy(update={"checkpoint": variant.checkpoint or model.id}) if is_named_by_file else found
@@ -306,8 +308,6 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
         )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:
         raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
-    if job.variant.checkpoint and job.model.load_format == "dummy":
-        raise SpecError("checkpoint: has its own weights; leave load_format dummy out")
     if job.variant.gpus > 1:
         _check_split(job)
 
