@@ -147,7 +147,7 @@ def library_tokens(run: Run, results: Path) -> tuple[int, ...]:
 def kind_of(reason: str) -> str:
     """Return a reason without numbers and names that differ between models."""
     shares = re.sub(r"[\w ]+ is (\w+): .*?; (\w+) does", r"less than half of the model is quantized: \2 does", reason)
-    return shares.removesuffix("; use --quant fp16")
+    return shares.removesuffix("; measure the unquantized model")
 
 
 def write_table(results: Path) -> None:

@@ -131,4 +131,4 @@ def refusal(loader: Loader, coverage: WeightCoverage | None) -> str | None:
     limit = (
         f"; {loader.packages[0]} does not quantize these experts, which are fused in 3-D parameters" if is_fused else ""
     )
-    return f"less than half of the model is {loader.name}: {coverage.words}{limit}; use --quant fp16"
+    return f"less than half of the model is {loader.name}: {coverage.words}{limit}; measure the unquantized model"

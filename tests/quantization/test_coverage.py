@@ -119,7 +119,7 @@ def test_less_than_half_quantized_is_refused_with_the_librarys_limit():
     coverage = coverage_of(attention=(24, 24), experts=(57, 0), output_layer=(19, 0))
     assert refusal(LOADERS["bnb4"], coverage) == (
         "less than half of the model is bnb4: 76 % of the weights are not quantized (experts 57 %, output layer 19 %); "
-        "bitsandbytes does not quantize these experts, which are fused in 3-D parameters; use --quant fp16"
+        "bitsandbytes does not quantize these experts, which are fused in 3-D parameters; measure the unquantized model"
     )
     assert refusal(LOADERS["bnb4"], coverage_of(MLP=(50, 50), output_layer=(50, 0))) is None
     assert refusal(LOADERS["fp16"], None) is None
@@ -131,7 +131,8 @@ def test_less_than_half_quantized_is_refused_with_the_librarys_limit():
         (
             "bnb4",
             "less than half of the model is bnb4: 76 % of the weights are not quantized (experts 57 %, output layer "
-            "19 %); bitsandbytes does not quantize these experts, which are fused in 3-D parameters; use --quant fp16",
+            "19 %); bitsandbytes does not quantize these experts, which are fused in 3-D parameters; "
+            "measure the unquantized model",
         ),
         (
             "mxfp4",
