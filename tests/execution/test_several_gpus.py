@@ -94,8 +94,8 @@ def test_killed_rank_fails_its_cell_and_the_next(divided_bench):
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        ({"quant": "int8"}, "transformers divides plain 16-bit weights, and not those of int8"),
-        ({"quant": "fp16", "options": ["lm_head=int8"]}, "and not those of lm_head=int8"),
+        ({"quant": "int8"}, "divides 16-bit weights, not int8; use --quant fp16 of an unquantized model"),
+        ({"quant": "fp16", "options": ["lm_head=int8"]}, "not lm_head=int8"),
         (
             {"quant": "gptq", "split": "layers"},
             "gptq by layers over several GPUs was never tried; it is there for fp",

@@ -286,7 +286,7 @@ class EagerEngine(TorchEngine):
             return None
         if form.split == "tensors":
             unable = "lm_head=int8" if has_head else form.quant
-            return f"transformers divides plain 16-bit weights, and not those of {unable}; use --quant fp16"
+            return f"transformers divides 16-bit weights, not {unable}; use --quant fp16 of an unquantized model"
         able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
