@@ -261,8 +261,7 @@ def _claims_to_be_a_record(text: bytes) -> bool:
 
 
 def _nothing_found(paths: Sequence[str | Path], problems: Sequence[str]) -> str:
-    where = ", ".join(map(str, paths)) or "no path"
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return f"{where}: no record can be used; {problems[0]}{more}"
-    return f"{where}: no records there; `benchmarker run` writes them"
+        return f"no record can be used; {problems[0]}{more}"
+    return f"{', '.join(map(str, paths)) or 'no path'}: no records there; `benchmarker run` writes them"

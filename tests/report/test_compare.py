@@ -264,8 +264,7 @@ def test_traces_are_ignored_and_broken_records_are_listed(tmp_path):
 def test_given_file_without_record_raises(tmp_path):
     (tmp_path / "trace.json").write_text("{}")
     assert refusal(tmp_path / "trace.json") == (
-        f"{tmp_path}/trace.json: no record can be used; "
-        f"{tmp_path}/trace.json: not a benchmarker record (no schema_version)"
+        f"no record can be used; {tmp_path}/trace.json: not a benchmarker record (no schema_version)"
     )
 
 
