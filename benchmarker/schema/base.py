@@ -38,7 +38,7 @@ class Plain(BaseModel):
     )
 
 
-_IN_YAML = {"model_type": "must be a mapping", "tuple_type": "must be a list", "list_type": "must be a list"}
+_IN_YAML = {"model_type": "must be a mapping", "tuple_type": "must be a list", "too_short": "must not be empty"}
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
@@ -66,7 +66,7 @@ def _instead(error_type: str, place: Sequence[int | str], value: object) -> str:
         if isinstance(place[-1], int):
             return f"; write - {{name: {value}, quant: {value}}}" if place[0] == "variants" else ""
         return f"; write {place[-1]}: {{id: {value}}}"
-    if error_type in ("tuple_type", "list_type") and isinstance(value, dict) and value and place:
+    if error_type == "tuple_type" and isinstance(value, dict) and value and place:
         name, form = next(iter(value.items()))
         inner = ", ".join(f"{key}: {part}" for key, part in form.items()) if isinstance(form, dict) else "..."
         return f"; write {place[-1]} as a list: - {{name: {name}, {inner}}}"

@@ -92,7 +92,7 @@ MISTAKES = {
     "variants:\n  - {quant: gptq, options: {group_size: x}}\n": (
         "variants[0].options: group_size: input should be -1, 16, 32, 64, 128, 256, 512 or 1024, not 'x'"
     ),
-    "variants: []\n": "variants: tuple should have at least 1 item after validation, not 0",
+    "variants: []\n": "variants: must not be empty",
     "- fp16\n": "a config is a mapping with the keys model, grid, procedure and variants",
     MINIMAL + "model: {trust_remote_code: true}\n": (
         "model: trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned"
