@@ -98,7 +98,8 @@ def _mapping(content: bytes, path: Path) -> dict[str, Any]:
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        text = re.sub(r'in "<unicode string>", (line \d+, column \d+)(:\n.*\n *\^)?', r"at \1", str(error))
+        raise SpecError(f"{path}: not valid YAML: {' '.join(text.split())}") from error
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a config is a mapping with the keys model, grid, procedure and variants")
     return data
