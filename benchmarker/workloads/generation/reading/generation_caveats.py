@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from benchmarker.comparison.rows import CellKey, cell_words, headline_rows, keys_of
-from benchmarker.core.formatting import gib, percent, range_text, significant
+from benchmarker.core.formatting import gib, percent, range_text
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import (
@@ -237,10 +237,7 @@ def external_notes(rounds: Sequence[ExternalFacts], *, has_peak: bool = True) ->
         # Older records have neither difference; no reason is printed for them.
         notes.append(line + "".join(f"; {CLOCKS[name]}" for name in times))
     if parts := [f"{100 * share:.1f}" for share in sorted(each.choosing_share or 0.0 for each in rounds) if share]:
-        line = f"choosing tokens on the host takes {range_text(parts)} % of a step"
-        if rates := [significant(rate) for rate in sorted(1 / each.step_s for each in rounds if each.step_s)]:
-            line += f"; without it the engine runs {range_text(rates)} steps/s (median of a generation)"
-        notes.append(line)
+        notes.append(f"choosing tokens on the host takes {range_text(parts)} % of a step")
     return notes
 
 
