@@ -58,7 +58,8 @@ def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Diff
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
-        raise DifferingRecordsError(refusal(differences))
+        places = [option.place for option in workload_of(records[0].workload).options()]
+        raise DifferingRecordsError(refusal(differences, has_checkpoints="variant.checkpoint" in places))
     return differences
 
 
@@ -107,11 +108,14 @@ def _keyed_differences(first: RunRecord, second: RunRecord) -> str:
     return "; ".join(sentences) or "the records hold nothing that differs: the files that were read were others"
 
 
-def refusal(differences: Sequence[Difference]) -> str:
+def refusal(differences: Sequence[Difference], *, has_checkpoints: bool = False) -> str:
     sentences = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
     rest = len(differences) - SHOWN_DIFFERENCES
     more = f"; and {rest} more field{'' if rest == 1 else 's'}" if rest > 0 else ""
-    return f"these records do not compare: {sentences}{more}. Give fewer paths, or --force to compare them all the same"
+    remedy = "Give fewer paths"
+    if has_checkpoints and any(difference.field == "model" for difference in differences):
+        remedy = "Measure checkpoints of one model with `run --model MODEL --checkpoint FOLDER`, give fewer paths"
+    return f"these records do not compare: {sentences}{more}. {remedy}, or --force to compare them all the same"
 
 
 Circumstances = tuple[str | None, ...]  # Values of those `circumstances()` that differ between the compared records.

@@ -48,6 +48,14 @@ def test_refusal_lists_the_differing_field_and_its_values(tmp_path, change, fiel
     assert field in refusal(tmp_path)
 
 
+def test_refusal_of_two_models_advises_checkpoints_of_one(tmp_path):
+    save(tmp_path, record("fp16"), record("gptq", model={"id": "./quantized"}))
+    assert refusal(tmp_path).endswith(
+        "1 record. Measure checkpoints of one model with `run --model MODEL --checkpoint FOLDER`, give fewer paths, or "
+        "--force to compare them all the same"
+    )
+
+
 @pytest.mark.parametrize("workload", ["generation", "serving", "finetune"])
 def test_load_format_of_a_dummy_folder_is_recorded_before_loading(tmp_path, workload):
     about = Description(kind="dummy", model="qwen3-tiny", options={}, created="2026-01-01")
