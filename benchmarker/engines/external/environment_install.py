@@ -133,14 +133,10 @@ def remove_environment(spec: EnvironmentSpec) -> None:
 
 
 def _run(spec: EnvironmentSpec, command: tuple[str, ...], log: Path) -> None:
+    variables = {**os.environ, **spec.variables}
     with log.open("ab") as output:
         process = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **spec.variables},
-            check=False,
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables, check=False
         )
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -170,15 +166,10 @@ def _mark(
 
 def _imported_version(spec: EnvironmentSpec, python: Path, library: Path | None) -> str:
     code = f"import {spec.module} as engine; print('\\n' + engine.__version__)"
+    command = [str(python), "-I", "-c", code]
+    variables = {**os.environ, **({"LLAMA_CPP_LIB_PATH": str(library)} if library else {})}
     try:
-        process = subprocess.run(
-            [str(python), "-I", "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_S,
-            env={**os.environ, **({"LLAMA_CPP_LIB_PATH": str(library)} if library else {})},
-            check=False,
-        )
+        process = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_S, env=variables, check=False)
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"{spec.name}: importing {spec.module} took more than {IMPORT_S:g} s in {python}") from error
     if process.returncode:
@@ -202,8 +193,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def find_python(versions: Sequence[str], chosen: Path | None = None) -> Path:
     """Return an interpreter of the first version in `versions` that is installed. Raises EngineError."""
     if chosen is not None:
-        version = python_version(chosen)
-        if version is None:
+        if (version := python_version(chosen)) is None:
             raise EngineError(f"{chosen}: not a Python interpreter that runs here")
         if version not in versions:
             raise EngineError(f"{chosen}: Python {version}, but it must be {' or '.join(versions)}")

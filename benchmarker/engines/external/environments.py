@@ -105,9 +105,7 @@ LLM_COMPRESSOR = EnvironmentSpec(
 SPECS = (
     _llama_cpp(has_server=False, on_gpu=False),
     _llama_cpp(
-        has_server=False,
-        on_gpu=True,
-        was_run="run by benchmarker's authors, with a library that they built by hand",
+        has_server=False, on_gpu=True, was_run="run by benchmarker's authors, with a library that they built by hand"
     ),
     _llama_cpp(has_server=True, on_gpu=False),
     _llama_cpp(has_server=True, on_gpu=True, was_run=NOT_RUN),
