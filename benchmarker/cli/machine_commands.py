@@ -171,10 +171,8 @@ def remove_checkpoint(
     """
     from benchmarker.checkpoints.cache import entries, remove
 
-    if not keys and not everything:
-        raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
-    if keys and everything:
-        raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
+    if bool(keys) == everything:
+        raise SpecError("give keys of checkpoints, which 'benchmarker checkpoint list' shows, or --all, but not both")
     for key in [entry.key for entry in entries()] if everything else keys or []:
         entry = remove(key)
         typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")
