@@ -71,6 +71,8 @@ class Generator:
 
     def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
         """Return the continuation of a text; if `stream`, an iterator over its pieces. Raises BenchmarkerError."""
+        if not isinstance(text, str):
+            raise SpecError(f"text: must be a str, not {type(text).__name__}; call generate once for each text")
         if self._chat_template:
             messages = [{"role": "user", "content": text}]
             text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

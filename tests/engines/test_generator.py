@@ -60,6 +60,12 @@ def test_generated_text_decodes_the_measured_tokens(small: PreTrainedModel, make
     assert generator.generate(TEXT, max_new_tokens=130) == expected_text(small, 130)
 
 
+def test_a_list_of_texts_is_refused(small: PreTrainedModel) -> None:
+    texts: Any = [TEXT, TEXT]
+    with pytest.raises(SpecError, match="text: must be a str, not list; call generate once for each text"):
+        Generator(small).generate(texts)
+
+
 @pytest.mark.parametrize("make", [Generator, captured])
 def test_generation_stops_before_an_eos_token(
     small: PreTrainedModel, make: Any, monkeypatch: pytest.MonkeyPatch
