@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds, Silent, Target
 from benchmarker.checkpoints.find import find_for_quantization, gguf_file, stored_quantization
-from benchmarker.core.errors import FieldError, ModelError, SpecError, UnsupportedError
+from benchmarker.core.errors import BenchmarkerError, FieldError, ModelError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
 from benchmarker.quantization.registry import LOADERS, loader_options, quant_named, resolved_quant, stored_quant
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+OPTION = re.compile(r"--(quant|load-format|device|dtype) (\w[\w:-]*)")
+"""Options in error messages that are arguments of `load_model`."""
 Linear = Any  # Module with in_features and out_features, of any library.
 
 
@@ -294,9 +297,12 @@ def load_model(
     variant = validated(QuantSpec, {"quant": quant, "options": options or {}}, where="load_model")
     try:
         variant = resolved_quant(of_checkpoint(variant, spec))
+        loaded, _ = prepare_and_load(spec, variant, find_device(device), Silent())
     except FieldError as error:
         raise SpecError(f"load_model: {error.field + ': ' if error.field else ''}{error}") from error
-    loaded, _ = prepare_and_load(spec, variant, find_device(device), Silent())
+    except BenchmarkerError as error:
+        error.args = (OPTION.sub(lambda found: f'{found[1].replace("-", "_")}="{found[2]}"', str(error)),)
+        raise
     return loaded.model
 
 

@@ -82,6 +82,11 @@ def test_load_model_refuses_an_unknown_quantization(session_model):
     assert str(caught.value) == "load_model: quant: no quantization 'bnb'; did you mean 'bnb8'?"
 
 
+def test_load_model_advises_its_arguments_and_no_options():
+    with pytest.raises(ModelError, match='a shape without weights; use load_format="dummy" '):
+        load_model("qwen3-tiny")
+
+
 def test_checkpoint_with_missing_tensors_is_refused(model_folder):
     config = json.loads((model_folder / "config.json").read_text()) | {"num_hidden_layers": 3}
     (model_folder / "config.json").write_text(json.dumps(config))
