@@ -207,10 +207,11 @@ def check_models(jobs: Iterable[Job]) -> None:
     names: dict[bool, list[str]] = {False: [], True: []}
     for job in jobs:
         if isinstance(job.source, ModelSpec):
-            names[has_random_weights(job.source)].append(job.variant.name)
+            name = job.variant.name
             # The folder of a server that is already running may be on another host.
-            if not (getattr(job.variant, "url", None) or gguf_file(job.source)):
-                local_folder(job.source)
+            if not (getattr(job.variant, "url", None) or gguf_file(job.source) or local_folder(job.source)):
+                name += f" ({job.source.id}, no folder here)"
+            names[has_random_weights(job.source)].append(name)
     if all(names.values()):
         random, trained = (", ".join(names[is_random]) for is_random in (True, False))
         reason = f"the weights of {random} are random, and those of {trained} are not"

@@ -67,6 +67,9 @@ def test_mixing_random_and_trained_weights_is_refused_in_the_plan(tmp_path) -> N
         "name variants of one kind"
     )
     assert sweep_config(config, ["a"], Terminal(), Settings(dry_run=True)) == []
+    config.write_text(f"variants: [{{name: a, checkpoint: {tmp_path}}}, {{name: b, quant: gptq, checkpoint: no/such}}]")
+    with pytest.raises(SpecError, match=r"those of b \(no/such, no folder here\) are not"):
+        sweep_config(config, [], Terminal(), Settings(dry_run=True))
 
 
 def test_names_and_options_can_be_interleaved() -> None:
