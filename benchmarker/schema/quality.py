@@ -165,14 +165,8 @@ class Quality(Plain):
     @property
     def measured_on(self) -> tuple[str | int | None, ...]:
         """Text and windows. Perplexities are comparable only if these are equal."""
-        return (
-            self.text_sha256,
-            self.text_tokens,
-            self.positions,
-            self.window_tokens,
-            self.scored_from,
-            self.begins_with,
-        )
+        text = self.text_sha256, self.text_tokens, self.positions
+        return *text, self.window_tokens, self.scored_from, self.begins_with
 
 
 FAILED_RATIO = 10.0
