@@ -14,7 +14,7 @@ from benchmarker.cli import common_options
 from benchmarker.cli.run_options import quantization_names
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
-from benchmarker.core.formatting import gib
+from benchmarker.core.formatting import gib, percent
 
 checkpoints = typer.Typer(
     help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list", no_args_is_help=True
@@ -200,10 +200,13 @@ def make_checkpoint(
 
     job: Any = make_job(_typed(model, revision, load_format, dtype, quant, option))
     from benchmarker.checkpoints.base import Target
+    from benchmarker.checkpoints.dummy import empty_model
+    from benchmarker.checkpoints.find import stored_quantization
     from benchmarker.engines.external.llm_compressor import check_made, method_of, quantize
     from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.coverage import LARGEST_UNQUANTIZED, quantizable_share
     from benchmarker.quantization.load import find_and_prepare
-    from benchmarker.quantization.registry import loader_options
+    from benchmarker.quantization.registry import LOADERS, loader_options
     from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint
 
     if output is not None:
@@ -220,6 +223,12 @@ def make_checkpoint(
         elif output is not None:
             save_checkpoint(job.variant.quant, checkpoint, options, target, output)
         terminal.line(f"ready: {output or checkpoint.folder}")
+        loader = LOADERS[job.variant.quant]
+        is_quantized_here = loader.has_low_bits and not stored_quantization(job.model)
+        share = quantizable_share(loader, empty_model(checkpoint.folder)) if is_quantized_here else 1.0
+        if 1 - share > LARGEST_UNQUANTIZED:
+            wide = percent(1 - share, places=0)
+            terminal.line(f"note: transformers keeps {wide} of its weights in 16 bits, so that a run is invalid")
         if output is not None and checkpoint.dummy:
             terminal.line("note: its weights are random, so its text and quality mean nothing")
 

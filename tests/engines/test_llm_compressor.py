@@ -16,6 +16,7 @@ from benchmarker.engines.external import environments
 from benchmarker.engines.external.environment_install import register_environment
 from benchmarker.engines.external.environments import DRIVERS, LLM_COMPRESSOR
 from benchmarker.execution.jobs import make_job
+from tests.architectures import small_model
 
 FAKE = """
 import json, pathlib, shutil
@@ -75,6 +76,16 @@ def test_checkpoint_keeps_its_tokenizer_and_is_measured_as_stored(tmp_path, quan
     assert json.loads((folder / "tokenizer.json").read_text())["model"]
     assert make_job({"subject.model.id": str(folder)}).variant.name == "w4a16 made"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "drivers", "made"]
+
+
+@pytest.mark.parametrize(("quant", "has_note"), [("w4a16", True), ("gptq", True), ("int8", False), ("fp16", False)])
+def test_checkpoint_with_experts_in_16_bits_is_made_with_a_note(tmp_path, quant, has_note):
+    config = small_model("qwen3_moe", num_experts=32).config
+    config.save_pretrained(tmp_path / "shape")
+    result = make(tmp_path / "shape", quant, tmp_path / "made", "--load-format", "dummy")
+    assert result.exit_code == 0, result.output
+    note = "note: transformers keeps 91 % of its weights in 16 bits, so that a run is invalid"
+    assert (note in result.output.splitlines()) is has_note, result.output
 
 
 @pytest.mark.usefixtures("installed")
