@@ -16,13 +16,12 @@ import pytest
 
 from benchmarker.checkpoints.files import read_config
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ModelError, UnsupportedError
+from benchmarker.core.errors import ModelError
 from benchmarker.core.process import Streams
 from benchmarker.execution.single_run import Run
 from benchmarker.measure.repeat import warm_up
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.record import SampleBase
-from benchmarker.workloads.generation.workload import WORKLOAD
 from tests.cli.test_cli import typed
 from tests.records import cell, compare_records, environment, record, save
 
@@ -72,17 +71,6 @@ def test_folder_of_gguf_files_raises_with_one_of_their_paths(tmp_path):
     (tmp_path / "a.gguf").touch()
     with pytest.raises(ModelError, match=r"holds GGUF files; give one of them: --model .*a\.gguf --quant gguf$"):
         read_config(tmp_path)
-
-
-def test_cuda_graph_engine_on_cpu_is_refused_before_loading():
-    job: Any = SimpleNamespace(variant=SimpleNamespace(engine="cuda_graph"))
-    processor: Any = SimpleNamespace(kind="cpu")
-    unused: Any = None
-    with (
-        pytest.raises(UnsupportedError, match="a CPU has no graphs to capture; use --engine eager or compile there"),
-        WORKLOAD.open(job, processor, unused),
-    ):
-        pass
 
 
 def test_warm_up_calls_back_after_each_run(tmp_path):

@@ -135,6 +135,7 @@ def test_indivisible_heads_are_refused_before_a_process_starts(session_model, tm
         ({}, r"eager: .* has 1 key and value heads, which 2 GPUs cannot share"),
         ({"split": "layers"}, "--split layers: a CPU has no second memory"),
         ({"gpus": 1, "engine": "sglang"}, "sglang: runs on cuda alone"),
+        ({"gpus": 1, "engine": "cuda_graph"}, "a CPU has no graphs to capture; use --engine eager or compile there"),
     ],
 )
 def test_form_is_refused_before_the_limits_are_measured(session_model, tmp_path, monkeypatch, form, reason):
