@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -42,24 +43,18 @@ def check_writable(folder: Path) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file beside `path`, flush it to the disk, and rename it. Raises ResultsError."""
-    temporary = ""
+    temporary = path.parent / f".{path.name[:60]}.{secrets.token_hex(4)}{UNFINISHED}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=UNFINISHED)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; a record is as readable as any file the user writes.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise _not_saved(path, error) from error
 
 
@@ -148,11 +143,8 @@ def append_lines(folder: Path, lines: bytes) -> None:
     """Append complete lines in one write, so that processes do not interleave."""
     path = folder / RUN_ORDER
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(handle, lines)
-        finally:
-            os.close(handle)
+        with path.open("ab", buffering=0) as file:
+            file.write(lines)
     except OSError as error:
         raise _not_saved(path, error) from error
 
