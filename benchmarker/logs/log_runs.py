@@ -16,7 +16,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from benchmarker.core.errors import ResultsError, read_problem
+from benchmarker.core.errors import ResultsError
+from benchmarker.schema.record_io import read_bytes
 
 # `>` in Windows PowerShell writes UTF-16.
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -24,10 +25,7 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def read_log(path: Path) -> str:
     """Read the text of a log, in UTF-8, or in UTF-16 with a byte-order mark. Raises ResultsError."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ResultsError(read_problem(path, error)) from error
+    raw = read_bytes(path)
     if not raw.strip():
         raise ResultsError(f"{path}: the file is empty; give the log of a run")
     encoding = "utf-16" if raw.startswith(_UTF_16) else "utf-8"

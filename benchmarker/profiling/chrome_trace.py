@@ -20,9 +20,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarker.core.errors import BenchmarkerError, ResultsError, read_problem
+from benchmarker.core.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
+from benchmarker.schema.record_io import read_bytes
 
 CLOCK_MARK = "benchmarker: clock"  # Annotation around a reading of the host's clock, to convert it to the trace's.
 # CUDA and ROCm use the same names.
@@ -46,15 +47,13 @@ class Interval(NamedTuple):
 
 def read_trace(path: Path) -> list[TraceEvent]:
     """Read the events of a trace file, gzipped or not. Raises ResultsError."""
+    raw = read_bytes(path)
     try:
-        raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         # Kernel names come from compilers: their encoding and control characters are unreliable.
         document = json.loads(text.decode(errors="replace"), strict=False)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
-    except OSError as error:
-        raise ResultsError(read_problem(path, error)) from error
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise ResultsError(f"{path}: not a trace of torch.profiler (no traceEvents)")
