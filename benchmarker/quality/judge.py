@@ -103,6 +103,14 @@ def make_plan(
     baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
     # A GGUF file may lack a vocabulary; then the tokenizer of --quality-baseline is used.
     windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
+    largest, vocabulary = int(windows.ids.max()), int(checkpoint.config["vocab_size"])
+    if largest >= vocabulary:
+        raise ModelError(
+            f"{model.id}: its tokenizer gives token {largest}, and vocab_size in its config.json is {vocabulary}, so "
+            "that the model has no such token; put the tokenizer of this model into its folder"
+        )
+    if spec.top_k is not None and spec.top_k >= vocabulary:
+        raise SpecError(f"--quality-topk {spec.top_k}: the vocabulary has {vocabulary} tokens; give fewer")
     plan = Plan(
         size=spec.size,
         top_k=spec.top_k,
@@ -111,23 +119,11 @@ def make_plan(
         name=name,
         baseline=baseline,
         dtype=model.dtype,
-        vocabulary=_checked_vocabulary(checkpoint.config, windows, model.id),
+        vocabulary=vocabulary,
         is_baseline=is_plain and loader_options(form) == loader_options(BASELINE) and spec.baseline is None,
     )
-    if plan.top_k is not None and plan.top_k >= plan.vocabulary:
-        raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")
     scoring.check_room(plan.file_bytes)
     return plan
-
-
-def _checked_vocabulary(config: dict[str, Any], windows: Windows, model_id: str) -> int:
-    largest, vocabulary = int(windows.ids.max()), int(config["vocab_size"])
-    if largest >= vocabulary:
-        raise ModelError(
-            f"{model_id}: its tokenizer gives token {largest}, and vocab_size in its config.json is {vocabulary}, so "
-            "that the model has no such token; put the tokenizer of this model into its folder"
-        )
-    return vocabulary
 
 
 def _find_baseline(
