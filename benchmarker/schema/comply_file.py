@@ -41,13 +41,6 @@ class ComplyFile(Plain):
     def with_findings(self, findings: Iterable[Finding]) -> ComplyFile:
         return self.model_copy(update={"findings": (*self.findings, *findings)})
 
-    @property
-    def passed_variants(self) -> list[str]:
-        """Names of the opened variants without a failed or disturbed check."""
-        doubtful = {finding.variant for finding in (*self.of("failed"), *self.of("disturbed"))}
-        names = dict.fromkeys(finding.variant for finding in self.of("passed"))
-        return [name for name in names if name and name not in doubtful]
-
 
 def judged(check: str, text: str, *, holds: bool, variant: str | None = None, is_disturbed: bool = False) -> Finding:
     outcome: Outcome = "passed" if holds else "disturbed" if is_disturbed else "failed"
@@ -72,7 +65,7 @@ def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            lines.append(f"left out: {read_problem(str(path), error)}")
+            lines.append(f"left out: {read_problem(path, error)}")
             continue
         except ValidationError as error:
             lines.append(f"left out: {path}: {first_problem(error, ComplyFile)}")
@@ -80,7 +73,9 @@ def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
         passed, failed = file.of("passed"), file.of("failed")
         doubtful = (*failed, *file.of("disturbed"))
         lines += [f"{finding.title}: {finding.outcome} in `benchmarker comply`: {finding.text}" for finding in doubtful]
-        marked = f"; no check of {', '.join(names)} failed" if (names := file.passed_variants) else ""
+        unsound = {finding.variant for finding in doubtful}
+        names = [name for name in dict.fromkeys(finding.variant for finding in passed) if name and name not in unsound]
+        marked = f"; no check of {', '.join(names)} failed" if names else ""
         share = f"{len(passed)} of {len(passed + failed)} checks passed on {file.device}"
         lines.append(f"`benchmarker comply`: {share}{marked}")
     return tuple(lines)
