@@ -291,10 +291,6 @@ def disturbance(load: HostLoad | None) -> float:
     return load.steal_share + load.others_share if load else 0.0
 
 
-def busy_cores(load: HostLoad | None) -> float:
-    return load.cores * disturbance(load) if load else 0.0
-
-
 class Surroundings:
     """Load by other programs on this process's cores and GPU, read between repeats, outside the timed region.
 
@@ -310,8 +306,7 @@ class Surroundings:
     def before(self, environment: Environment) -> list[str]:
         """Return a warning for each current disturbance of host and GPU, and start reading the GPU."""
         lines, load = [], self._load_so_far()
-        cores = busy_cores(load)
-        if load and cores > max(BUSY_CORES, MAXIMAL_OTHERS * load.cores):
+        if load and (cores := load.cores * disturbance(load)) > max(BUSY_CORES, MAXIMAL_OTHERS * load.cores):
             lines.append(f"other programs keep {cores:.1f} processors busy: the times may be too long; end them")
         if gpu := recorded_gpu(environment.device):
             self._monitor = Monitor(gpu)
@@ -332,7 +327,7 @@ class Surroundings:
             return environment, None
         load, cores = self._load_so_far(), environment.cores or 1
         # Other programs may run on cores that a quota does not include.
-        free = max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
+        free = max(1, min(cores, round(load.cores - load.cores * disturbance(load)))) if load else cores
         threads = saved or min(environment.threads or cores, free)
         line = f"threads: {threads} ({free} of {cores} cores are free; OMP_NUM_THREADS sets another number)"
         if saved:

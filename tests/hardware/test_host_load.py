@@ -12,7 +12,7 @@ import pytest
 from benchmarker.core.console import Terminal
 from benchmarker.execution.jobs import make_job, saved_jobs
 from benchmarker.execution.single_run import Run
-from benchmarker.hardware.monitor import HostGauge, Surroundings, busy_cores, why_disturbed
+from benchmarker.hardware.monitor import HostGauge, Surroundings, disturbance, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import print_result
 from benchmarker.schema.job import Origin, Part
@@ -316,7 +316,7 @@ def test_single_run_warns_first_and_flags_disturbed_cells(surroundings: Surround
 def test_one_busy_core_of_many_is_not_a_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
     many = QUIET.model_copy(update={"cores": 128})
     monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ScriptedLoads(many))
-    assert busy_cores(many) == pytest.approx(1.28)
+    assert many.cores * disturbance(many) == pytest.approx(1.28)
     assert Surroundings().before(cpu_environment()) == []
 
 
