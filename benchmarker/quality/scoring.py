@@ -140,11 +140,7 @@ def scratch_file(rows: int, row_values: int) -> Iterator[File]:
     try:
         with tempfile.TemporaryFile() as file:
             os.posix_fallocate(file.fileno(), 0, file_bytes)
-            mapped: Any = np.memmap(file, dtype=np.float32, shape=(rows, row_values))
-            try:
-                yield mapped
-            finally:
-                del mapped
+            yield np.memmap(file, dtype=np.float32, shape=(rows, row_values))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
