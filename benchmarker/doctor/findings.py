@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+import torch
+from huggingface_hub import HfApi, errors
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from benchmarker.checkpoints.cache import cache_folder
 from benchmarker.core.errors import installed_version
@@ -52,9 +55,6 @@ class Machine:
 
 def look(device: Device) -> Machine:
     """Return the properties of this machine. Sends one request to the Hugging Face hub."""
-    import torch
-    from huggingface_hub.constants import HF_HUB_CACHE
-
     gpus = all_gpus()
     sees_gpu = torch.cuda.is_available()
     cache = Path(HF_HUB_CACHE)
@@ -78,8 +78,6 @@ def look(device: Device) -> Machine:
 
 
 def _why_no_gpu() -> str | None:
-    import torch
-
     if not torch.version.cuda and not torch.version.hip:
         return None
     try:
@@ -90,8 +88,6 @@ def _why_no_gpu() -> str | None:
 
 
 def _why_no_hub() -> str | None:
-    from huggingface_hub import HfApi, errors
-
     try:
         HfApi().model_info("Qwen/Qwen3-4B", timeout=HUB_LIMIT_S)
     except errors.OfflineModeIsEnabled:

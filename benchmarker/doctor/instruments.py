@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from benchmarker.core.formatting import GIB
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import Gpu, find_gpu
@@ -62,8 +64,6 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
     reading = partial(Reading, "clock", "ms", within=(0.97, 1.03))
     if device.kind == "rocm":
         return reading(None, None, remark="the cycles of a spinning kernel differ between AMD cards")
-    import torch
-
     with torch.cuda.device(device.torch_name):
         # An idle GPU has a lower clock than one on which a kernel spins.
         torch.cuda._sleep(int(5e8))
@@ -99,8 +99,6 @@ def _both_clocks_ns() -> tuple[int, int]:
 
 def _memory(device: Device) -> Reading:
     """Compare the growth of the peak memory with the size of an allocated tensor."""
-    import torch
-
     size = CPU_BLOCK_BYTES if device.kind == "cpu" else GPU_BLOCK_BYTES
     device.release()
     device.reset_peak()
@@ -134,8 +132,6 @@ def _energy(device: Device, gpu: Gpu | None) -> Reading:
     if gpu is None:
         why = "no counter on a processor" if device.kind == "cpu" else "no NVML or amdsmi"
         return Reading("energy", "J", None, None, within, why)
-    import torch
-
     first, second = (torch.randn(4096, 4096, device=device.torch_name, dtype=torch.float16) for _ in range(2))
 
     def work() -> None:

@@ -8,15 +8,13 @@ distributions are compared with those of the same model's forward over the whole
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import numpy
+from numpy.typing import NDArray
 
 from benchmarker.core.errors import QualityError
 from benchmarker.engines.base import Scores, TokenIds, TokenSource
 from benchmarker.schema.quality import StepDivergence
-
-if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
 
 STEPS = 256
 LEAST_STEPS = 32
@@ -34,8 +32,6 @@ def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) ->
 
 def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDivergence | None:
     """Compare the decode step with the forward over texts of equal length; None if the engine gives no predictions."""
-    import numpy
-
     steps, rounding = [], []
     # A quantized KV cache packs a prompt at once but new tokens late, so half of the text is the prompt.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
@@ -63,8 +59,6 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
 
 def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
     """Return for each step the KL divergence, and True if the most likely tokens agree; skip the prompt's row."""
-    import numpy
-
     expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)
     actual = step.log_probabilities[1:].astype(numpy.float64)
     kl = (numpy.exp(expected) * (expected - actual)).sum(axis=1)
