@@ -1,10 +1,11 @@
-"""Fake device that logs calls, fake GPU, and a step with given latencies."""
+"""Fake device that logs calls, fake GPU, fake pynvml, and a step with given latencies."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Literal
 
 from benchmarker.hardware.device import PeakMemory
 from benchmarker.hardware.gpu import GpuState
@@ -84,6 +85,34 @@ class FakeGpu:
 
     def state(self) -> GpuState:
         return GpuState(time.time(), throttled_by=None)
+
+
+class FakeNvml(ModuleType):
+    """pynvml with the functions `answers`, each given by its value or as a function; others raise NVMLError."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception): ...
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__("pynvml")
+        self.answers = {"nvmlInit": None, "nvmlSystemGetDriverVersion": "580.159.04", **answers}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in self.answers:
+            raise self.NVMLError(name)
+        answer = self.answers[name]
+        return answer if callable(answer) else lambda *arguments: answer
+
+    def lookup(self, values: dict[Any, Any]) -> Callable[[Any], Any]:
+        """Return a function that raises NVMLError for a key without a value."""
+
+        def value_of(key: Any) -> Any:
+            if values.get(key) is None:
+                raise self.NVMLError(key)
+            return values[key]
+
+        return value_of
 
 
 class Timeline:

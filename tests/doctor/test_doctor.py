@@ -21,6 +21,7 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.gpu import AmdGpu, NvidiaGpu
 from benchmarker.workloads.generation.engine_trials import Outcome, look, run_arguments, two_layers
 from tests.cli.test_cli import typed
+from tests.fakes import FakeNvml
 from tests.records import cpu_environment, environment
 
 
@@ -275,33 +276,16 @@ def test_energy_is_compared_with_power_times_time():
     assert energy_and_power(silent_board, work, window_s=5.0, clock=lambda: now[0]) == (None, None)
 
 
-class FakeNvml:
-    """H100 with NVML's names and units; NVML does not report the MIG mode."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        answers = {
-            "nvmlDeviceGetName": "NVIDIA H100",
-            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=4 * 2**20, total=80 * GIB),
-            "nvmlSystemGetCudaDriverVersion_v2": 13000,
-            "nvmlSystemGetDriverVersion": "580.159.04",
-            "nvmlDeviceGetComputeRunningProcesses": [],
-            "nvmlDeviceGetPowerManagementLimit": 700_000,
-            "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-        }
-
-        def answer(*arguments: Any) -> Any:
-            if name not in answers:
-                raise FakeNvml.NVMLError(name)
-            return answers[name]
-
-        return answer
-
-
 def test_nvidia_gpu_is_read_through_nvml():
-    gpu = NvidiaGpu(FakeNvml(), "handle")
+    nvml = FakeNvml(
+        nvmlDeviceGetName="NVIDIA H100",
+        nvmlDeviceGetMemoryInfo=SimpleNamespace(used=4 * 2**20, total=80 * GIB),
+        nvmlSystemGetCudaDriverVersion_v2=13000,
+        nvmlDeviceGetComputeRunningProcesses=[],
+        nvmlDeviceGetPowerManagementLimit=700_000,
+        nvmlDeviceGetPowerManagementDefaultLimit=700_000,
+    )
+    gpu = NvidiaGpu(nvml, "handle")
     assert (gpu.name, gpu.driver, gpu.newest_cuda, gpu.process_ids()) == ("NVIDIA H100", "580.159.04", "13.0", ())
     assert gpu.used_bytes() == 4 * 2**20
     assert (gpu.power_limit_w(), gpu.power_default_w(), gpu.is_sliced) == (700.0, 700.0, False)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import torch
 from benchmarker.hardware import read_environment as host
 from benchmarker.hardware.device import CpuDevice, CudaDevice
 from benchmarker.hardware.read_environment import commit_of, environment, recorded_variables
+from tests.fakes import FakeNvml
 
 
 def test_environment_of_a_cpu_run_is_recorded():
@@ -169,38 +170,15 @@ def test_root_control_group_applies_in_a_container(groups):
     assert host.cores() == 2
 
 
-def nvml(uuid):
-    """Return a fake of pynvml with one GPU."""
-    fake = ModuleType("pynvml")
-
-    class NVMLError(Exception):
-        pass
-
-    def handle(requested):
-        if requested != uuid:
-            raise NVMLError("not found")
-        return "handle"
-
-    def unsupported(name):
-        raise NVMLError(name)
-
-    fake.__getattr__ = unsupported
-    fake.NVMLError = NVMLError
-    fake.nvmlInit = lambda: None
-    fake.nvmlDeviceGetHandleByUUID = handle
-    fake.nvmlDeviceGetUUID = lambda handle: uuid
-    fake.nvmlSystemGetDriverVersion = lambda: "580.159.04"
-    fake.nvmlDeviceGetPowerManagementLimit = lambda handle: 700_000
-    return fake
-
-
 def properties(**more):
     defaults = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 80 * 2**30, "major": 9, "minor": 0, "uuid": "12-ab"}
     return SimpleNamespace(**(defaults | more))
 
 
 def test_nvidia_gpu_is_recorded(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", nvml("GPU-12-ab"))
+    nvml = FakeNvml(nvmlDeviceGetUUID="GPU-12-ab", nvmlDeviceGetPowerManagementLimit=700_000)
+    nvml.answers["nvmlDeviceGetHandleByUUID"] = nvml.lookup({"GPU-12-ab": "handle"})
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties())
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 

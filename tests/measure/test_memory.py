@@ -10,46 +10,19 @@ from benchmarker.hardware.device import CpuDevice, CudaDevice, PeakMemory
 from benchmarker.hardware.gpu import DeviceMemory, find_amd_gpu, find_nvidia_gpu, recorded_gpu
 from benchmarker.measure.repeat import memory_of
 from benchmarker.schema.record import DeviceFacts, Memory
+from tests.fakes import FakeNvml
 
 GIB = 2**30
 
 
-class FakeNvml(ModuleType):
-    """Two GPUs. The second is torch's device 0, as with CUDA_VISIBLE_DEVICES=1."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self):
-        super().__init__("pynvml")
-        self.used = {"GPU-aa": 1 * GIB, "GPU-bb": 2 * GIB}
-
-    def __getattr__(self, name):
-        raise self.NVMLError(name)
-
-    def nvmlInit(self): ...
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        if uuid not in self.used:
-            raise self.NVMLError("not found")
-        return uuid
-
-    def nvmlDeviceGetMemoryInfo(self, handle, version=None):
-        assert version is None
-        if self.used[handle] is None:
-            raise self.NVMLError("not supported")
-        return SimpleNamespace(used=self.used[handle])
-
-    def nvmlDeviceGetUUID(self, handle):
-        return handle
-
-    def nvmlSystemGetDriverVersion(self):
-        return "580.159.04"
-
-
 @pytest.fixture
 def nvml(monkeypatch):
-    fake = FakeNvml()
+    """Return pynvml with two GPUs. The second is torch's device 0, as with CUDA_VISIBLE_DEVICES=1."""
+    fake = FakeNvml(nvmlDeviceGetUUID=lambda handle: handle)
+    fake.used = {"GPU-aa": 1 * GIB, "GPU-bb": 2 * GIB}
+    used_by = fake.lookup(fake.used)
+    fake.answers["nvmlDeviceGetHandleByUUID"] = lambda uuid: fake.lookup({name: name for name in fake.used})(uuid)
+    fake.answers["nvmlDeviceGetMemoryInfo"] = lambda handle: SimpleNamespace(used=used_by(handle))
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="bb"))
     return fake

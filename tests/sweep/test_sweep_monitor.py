@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from benchmarker.hardware.monitor import Monitor, conditions_of, find_monitor, w
 from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record, write_json
 from tests import records
-from tests.fakes import FakeGpu
+from tests.fakes import FakeGpu, FakeNvml
 from tests.faults.stage import Stage
 
 
@@ -167,55 +166,24 @@ def test_cpu_and_missing_driver_have_no_monitor() -> None:
     assert find_monitor(records.environment(device={"uuid": "GPU-0"})) is None
 
 
-class FakeNvml:
-    """Functions of pynvml that the monitor calls."""
-
-    NVML_CLOCK_SM = 1
-    NVML_TEMPERATURE_GPU = 0
-
-    class NVMLError(Exception): ...
-
-    def __getattr__(self, name: str) -> Any:
-        raise self.NVMLError(name)
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
-        return 350_500
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
-        return 0x1 | 0x4 | 0x40
-
-    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        return 1755
-
-    def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
-        return 61
-
-    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> SimpleNamespace:
-        if policy == 5:
-            raise self.NVMLError
-        return SimpleNamespace(violationTime=1000 * policy)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=7)]
-
-
 def test_nvml_values_are_converted_and_may_be_missing() -> None:
-    gpu = NvidiaGpu(FakeNvml(), "card")
+    nvml = FakeNvml(
+        nvmlDeviceGetPowerUsage=350_500,
+        nvmlDeviceGetCurrentClocksThrottleReasons=0x1 | 0x4 | 0x40,
+        nvmlDeviceGetClockInfo=1755,
+        nvmlDeviceGetTemperature=61,
+        nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=7)],
+    )
+    held = nvml.lookup({policy: SimpleNamespace(violationTime=1000 * policy) for policy in (0, 1)})
+    nvml.answers["nvmlDeviceGetViolationStatus"] = lambda handle, policy: held(policy)
+    gpu = NvidiaGpu(nvml, "card")
     assert gpu.full_clock_mhz() is None
     expected = reading(1755, 61, 350.5, "power_cap", "hardware_thermal")
     assert replace(gpu.state(), time_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
 
 
 def test_driver_without_values_leaves_throttling_unknown() -> None:
-    class Mute(FakeNvml):
-        def __getattribute__(self, name: str) -> Any:
-            attribute = super().__getattribute__(name)
-            return self.refuse if name.startswith("nvmlDevice") else attribute
-
-        def refuse(self, *arguments: object) -> None:
-            raise self.NVMLError
-
-    conditions = conditions_of([NvidiaGpu(Mute(), "card").state()], full_clock_mhz=None)
+    conditions = conditions_of([NvidiaGpu(FakeNvml(), "card").state()], full_clock_mhz=None)
     assert conditions == Conditions(samples=1, throttled_by=None)
     assert why_invalid(conditions) is None
 
