@@ -25,6 +25,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
+import torch
+import torch.distributed as dist
+
 from benchmarker.core.errors import DeviceError, ErrorKind, ProcessError, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
 from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, is_torchrun, key, process_group
@@ -63,8 +66,6 @@ class LocalProcess:
     """A rank's process on this host."""
 
     def __init__(self, number: int, port: int) -> None:
-        import torch
-
         # The ranks of a CPU divide the number of threads that this process chose.
         threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -267,8 +268,6 @@ class Ranks:
 
 
 def break_off() -> None:
-    import torch.distributed as dist
-
     if dist.is_initialized():
         # NCCL alone supports aborting; gloo raises an error by itself if other ranks are gone.
         with contextlib.suppress(RuntimeError):

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import sentence_of
 from benchmarker.core.formatting import gib, plural, slug
@@ -113,8 +115,6 @@ class Run(Session):
 
     def _with_threads(self, found: Environment) -> tuple[Environment, str | None]:
         """Set torch's number of threads on a CPU: by the free cores, or as the sweep chose for all of its processes."""
-        import torch
-
         part, origin = self.job.part, self.job.origin
         chosen, line = self._surroundings.with_free_threads(found) if self._surroundings else (found, None)
         if not self._surroundings and origin and found.device.kind == "cpu" and not (part and part.place):

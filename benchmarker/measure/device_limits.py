@@ -10,14 +10,12 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.schema.record import Limits
-
-if TYPE_CHECKING:
-    import torch
 
 CPU_ARRAY_BYTES = 2**28, 2**30
 CPU_MATMUL_SIZES = 256, 512, 768
@@ -31,8 +29,6 @@ def measure_limits(device: Device, dtype: str) -> Limits:
         cache_bytes = host_cache_bytes()
         array_bytes = cpu_array_bytes(cache_bytes, free=available_bytes())
     else:
-        import torch
-
         properties = torch.cuda.get_device_properties(device.torch_name)
         cache_bytes, array_bytes = getattr(properties, "L2_cache_size", None) or None, 2**31
     read_s, copy_s = _stream(device, array_bytes)
@@ -71,8 +67,6 @@ def host_cache_bytes() -> int | None:
 
 
 def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
-    import torch
-
     array = torch.empty(array_bytes // 4, dtype=torch.float32, device=device.torch_name)
     # The value does not affect the bandwidth.
     array.fill_(1.25)
@@ -95,16 +89,12 @@ def _cpu_product(device: Device, dtype: str) -> tuple[float, str, int]:
 
 
 def _product(device: Device, dtype: str, size: int) -> tuple[float, str, int]:
-    import torch
-
     kind: torch.dtype = getattr(torch, dtype)
     first, second = (torch.randn(size, size, dtype=kind, device=device.torch_name) for _ in range(2))
     return 2 * size**3 / best_time(device, lambda: first @ second), dtype, size
 
 
 def _launches(device: Device) -> dict[str, float]:
-    import torch
-
     gpu = device.torch_name
     number = torch.zeros(1, device=gpu)
     graph = torch.cuda.CUDAGraph()

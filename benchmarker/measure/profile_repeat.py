@@ -12,7 +12,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device
@@ -20,9 +22,6 @@ from benchmarker.profiling import chrome_trace
 from benchmarker.profiling.chrome_trace import Cut, TraceEvent
 from benchmarker.schema.record import Profile, SampleBase
 from benchmarker.schema.record_io import UNFINISHED
-
-if TYPE_CHECKING:
-    from torch.profiler import profile
 
 Trace = Callable[[Callable[[], object], Path], None]  # Profiles a function in another process; writes the trace.
 MARKS = 5  # Number of clock marks. The first annotation of a trace is slow, and any one can be interrupted.
@@ -90,8 +89,6 @@ def trace_of(
 
 
 def _profiler(device: Device) -> profile:
-    from torch.profiler import ProfilerActivity, profile
-
     # torch names ROCm's tracer CUDA too.
     on_device = [] if device.kind == "cpu" else [ProfilerActivity.CUDA]
     return profile(activities=[ProfilerActivity.CPU, *on_device])
@@ -99,8 +96,6 @@ def _profiler(device: Device) -> profile:
 
 def warm_up_profiler(device: Device) -> None:
     """Set up the tracer in advance; otherwise the profiled step would include its set-up, up to seconds."""
-    import torch
-
     with _profiler(device):
         _marks()
         torch.ones(1, device=device.torch_name).add_(1)
@@ -108,8 +103,6 @@ def warm_up_profiler(device: Device) -> None:
 
 
 def _marks() -> list[int]:
-    from torch.profiler import record_function
-
     readings_ns = []
     for _ in range(MARKS):
         with record_function(chrome_trace.CLOCK_MARK):
