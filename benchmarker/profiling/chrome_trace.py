@@ -25,6 +25,7 @@ from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
 from benchmarker.schema.record_io import read_bytes
 
+SECTION_MARK = "benchmarker: section "  # Annotation around a section, before the section's name.
 CLOCK_MARK = "benchmarker: clock"  # Annotation around a reading of the host's clock, to convert it to the trace's.
 # CUDA and ROCm use the same names.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -112,13 +113,6 @@ def _damaged(event: TraceEvent, key: str, value: object) -> ResultsError:
     problem = "is missing" if value is None else f"is {shortened(repr(value), 40)}"
     name = shortened(str(event.get("name", "without a name")), 60)
     return ResultsError(f"the profiler's trace is damaged: `{key}` of its event {name} {problem}; profile again")
-
-
-_MARK = "benchmarker: section "
-
-
-def section_mark(section: str) -> str:
-    return _MARK + section
 
 
 def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
@@ -278,8 +272,8 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
 def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cuts: Sequence[Cut]) -> list[str]:
     """Return the section of each interval, from the annotation around its launch, else from cuts; '' if neither."""
     annotations = complete_events(events, {"user_annotation"})
-    marks = [_interval(event, (0, 0)) for event in annotations if str(event.get("name")).startswith(_MARK)]
-    spans = sorted((mark.start_ns, mark.end_ns, mark.name.removeprefix(_MARK)) for mark in marks)
+    marks = [_interval(event, (0, 0)) for event in annotations if str(event.get("name")).startswith(SECTION_MARK)]
+    spans = sorted((mark.start_ns, mark.end_ns, mark.name.removeprefix(SECTION_MARK)) for mark in marks)
     launched_ns = launches_ns(events) if spans else {}
     names = []
     for interval in intervals:

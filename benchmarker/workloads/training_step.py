@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from pydantic import Field
 
 from benchmarker.hardware.device import Device
-from benchmarker.profiling.chrome_trace import section_mark
+from benchmarker.profiling.chrome_trace import SECTION_MARK
 from benchmarker.schema.base import Plain, Seconds, Whole
 from benchmarker.schema.record import SampleBase
 
@@ -103,7 +103,7 @@ class TrainingStep:
 
         self._is_annotated = True
         try:
-            return TrainingSample(latency_s=self._timed(lambda part: record_function(section_mark(part))))
+            return TrainingSample(latency_s=self._timed(lambda part: record_function(SECTION_MARK + part)))
         finally:
             self._is_annotated = False
 
@@ -147,7 +147,7 @@ class TrainingStep:
 
             if self._part != "backward" or not self._is_annotated:
                 return function(*arguments, **named)
-            with record_function(section_mark(RECOMPUTE)):
+            with record_function(SECTION_MARK + RECOMPUTE):
                 return function(*arguments, **named)
 
         return call

@@ -56,7 +56,7 @@ from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
-from benchmarker.profiling.chrome_trace import section_mark
+from benchmarker.profiling.chrome_trace import SECTION_MARK
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts
 from benchmarker.workloads.generation.generation_job import lacking
@@ -185,8 +185,7 @@ def test_generation_is_profiled_in_the_drivers_process(driver, tmp_path):
 
 
 def test_sections_of_vllms_trace_are_those_of_our_profiles():
-    mark = VLLM_DRIVER["SECTION"]
-    assert section_mark("prefill") == f"{mark}prefill"
+    assert VLLM_DRIVER["SECTION"] == SECTION_MARK
 
 
 def test_steps_that_check_drafts_are_decode_steps_in_vllms_trace(tmp_path):
@@ -211,7 +210,7 @@ def test_steps_that_check_drafts_are_decode_steps_in_vllms_trace(tmp_path):
         wrapper.worker.execute_model(scheduled)
     VLLM_DRIVER["_stop_trace"](wrapper, str(tmp_path / "trace.json"))
     names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
-    assert (names.count(section_mark("prefill")), names.count(section_mark("decode"))) == (2, 2)
+    assert (names.count(f"{SECTION_MARK}prefill"), names.count(f"{SECTION_MARK}decode")) == (2, 2)
 
 
 def test_equal_times_have_no_disagreement():

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile_repeat import profile_step
-from benchmarker.profiling.chrome_trace import device_work, section_mark
+from benchmarker.profiling.chrome_trace import SECTION_MARK, device_work
 from benchmarker.workloads.training_step import TrainingStep
 from tests.fakes import FakeDevice
 
@@ -114,7 +114,7 @@ def launched(start_us, *, launch, thread):
 
 def annotation(section, start_us, duration_us, *, thread=1):
     return {
-        "ph": "X", "cat": "user_annotation", "name": section_mark(section), "pid": 1, "tid": thread, "ts": start_us,
+        "ph": "X", "cat": "user_annotation", "name": SECTION_MARK + section, "pid": 1, "tid": thread, "ts": start_us,
         "dur": duration_us,
     }  # fmt: skip
 
