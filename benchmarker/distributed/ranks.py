@@ -124,9 +124,6 @@ class TorchrunProcess:
         return str(self._store.read(key(ENDED, self._number, self._rank)))
 
 
-RankProcess = LocalProcess | TorchrunProcess
-
-
 class Ranks:
     """Control of all ranks by rank 0. A thread watches the processes of ranks 1 and higher."""
 
@@ -138,7 +135,7 @@ class Ranks:
         self._awaited: tuple[float, int] | None = None
         """Deadline (`time.monotonic`) and number of the message in progress; None if there is none."""
         self._is_closing = threading.Event()
-        self._processes: Mapping[int, RankProcess] = (
+        self._processes: Mapping[int, LocalProcess | TorchrunProcess] = (
             request_ranks(count, store.port)
             if is_torchrun()
             else {number: LocalProcess(number, store.port) for number in range(1, count)}
