@@ -8,6 +8,7 @@ so that two variants are compared on the same questions: equal accuracies can hi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,6 @@ def run_tasks(
     model: PreTrainedModel, tokenizer: Any, names: Sequence[str], *, limit: int | None, progress: Progress
 ) -> tuple[TaskResult, ...]:
     """Run tasks of the harness, or of YAML files, with at most `limit` questions each. Raises QualityError."""
-    from importlib.metadata import version
-
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
 
