@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from benchmarker.core.errors import BenchmarkerError, sentence_of
 from benchmarker.core.process import NO_MULTICAST, end_with_parent
 from benchmarker.hardware.device import Device, error_kind_of, find_device
@@ -32,18 +35,12 @@ STOP = "stop"
 TASK = "task"
 
 
-def is_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 class Store:
     """Connection to the store of all ranks. `take` blocks it, so each thread and process group opens its own."""
 
     def __init__(self, port: int, *, is_server: bool = False) -> None:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-        host = os.environ["MASTER_ADDR"] if is_torchrun() else "127.0.0.1"
-        self.torch_store = TCPStore(host, port, is_master=is_server, wait_for_workers=False)
+        host = os.environ["MASTER_ADDR"] if dist.is_torchelastic_launched() else "127.0.0.1"
+        self.torch_store = dist.TCPStore(host, port, is_master=is_server, wait_for_workers=False)  # type: ignore[attr-defined]
         self.port: int = self.torch_store.port
 
     def put(self, key: str, value: Any) -> None:
@@ -89,9 +86,6 @@ class Rank:
 
 @contextlib.contextmanager
 def process_group(number: int, count: int, port: int, device: str) -> Iterator[None]:
-    import torch
-    import torch.distributed as dist
-
     os.environ.update(NO_MULTICAST)
     rank_device = torch.device(device)
     if rank_device.type == "cuda":
@@ -122,8 +116,6 @@ def process_group(number: int, count: int, port: int, device: str) -> Iterator[N
 
 
 def barrier(device: Device) -> None:
-    import torch.distributed as dist
-
     dist.barrier()
     device.synchronize()
 
@@ -145,7 +137,9 @@ def main() -> None:
     task, device = store.read(TASK), None
     try:
         name = task["devices"][number]
-        device = find_device(f"cuda:{os.environ['LOCAL_RANK']}" if is_torchrun() and name.startswith("cuda") else name)
+        if dist.is_torchelastic_launched() and name.startswith("cuda"):
+            name = f"cuda:{os.environ['LOCAL_RANK']}"
+        device = find_device(name)
         rank = Rank(number, len(task["devices"]), store, device)
         store.put(key("ready", number), True)
         for other in range(rank.count):

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from benchmarker.core.errors import DeviceError, ErrorKind, ProcessError, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
-from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, is_torchrun, key, process_group
+from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, key, process_group
 from benchmarker.hardware.device import Device
 
 TICK_S = 0.5
@@ -137,7 +137,7 @@ class Ranks:
         self._is_closing = threading.Event()
         self._processes: Mapping[int, LocalProcess | TorchrunProcess] = (
             request_ranks(count, store.port)
-            if is_torchrun()
+            if dist.is_torchelastic_launched()
             else {number: LocalProcess(number, store.port) for number in range(1, count)}
         )
         self._watcher = threading.Thread(target=self._watch, daemon=True)
@@ -301,7 +301,7 @@ def world_size() -> int:
 
 
 def hosts() -> int:
-    return int(os.environ.get("GROUP_WORLD_SIZE", "1")) if is_torchrun() else 1
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
 def agent_store() -> Store:

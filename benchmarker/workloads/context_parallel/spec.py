@@ -169,10 +169,11 @@ def devices_of(first: str, ranks: int) -> tuple[str, ...]:
 
 def check_devices(first: str, ranks: int) -> None:
     """Raise DeviceError if there are fewer GPUs than ranks. `first`: device of rank 0, as the user typed it."""
-    from benchmarker.distributed.rank import is_torchrun
+    import torch
+
     from benchmarker.hardware.device import CudaDevice, find_device
 
-    if is_torchrun():
+    if torch.distributed.is_torchelastic_launched():
         from benchmarker.distributed.ranks import world_size
 
         if ranks > world_size():
@@ -180,8 +181,6 @@ def check_devices(first: str, ranks: int) -> None:
         return
     if not isinstance(device := find_device(first), CudaDevice):
         return
-    import torch
-
     count = torch.cuda.device_count() - device.indices[0]
     if ranks > count:
         start = f" from {device.torch_name} on" if device.indices[0] else ""
