@@ -26,7 +26,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """
     pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
     flops = operations(pairs[0][0]["subject"], *shape)
-    latency_s = centre(times_by_round(records, shape, _latency))
+    latency_s = centre(times_by_round(pairs, lambda sample: sample["latency_s"]))
     maxima: dict[str, Callable[[Raw], float | None]] = {
         "peak_bytes": lambda cell: _most(cell["passes"], "forward_peak_bytes", "backward_peak_bytes"),
         "kept_bytes": lambda cell: _most(cell["passes"], "kept_bytes"),
@@ -40,12 +40,12 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     ]
     return {
         "tflops_flop_per_s": None if latency_s is None else flops / latency_s,
-        "forward_s": centre(times_by_round(records, shape, _part("forward"))),
-        "backward_s": centre(times_by_round(records, shape, _part("backward"))),
+        "forward_s": centre(times_by_round(pairs, lambda sample: part_s(sample, "forward", shape[2]))),
+        "backward_s": centre(times_by_round(pairs, lambda sample: part_s(sample, "backward", shape[2]))),
         "matmul": float(np.median(shares)) if shares else None,
-        **{name: _largest([of(cell) for _, cell in pairs]) for name, of in maxima.items()},
-        "floor_s": _floor_s(pairs, flops, shape),
-        "rounds": len(times_by_round(records, shape, _latency)),
+        **{name: largest([of(cell) for _, cell in pairs]) for name, of in maxima.items()},
+        "floor_s": floor_s(pairs, flops, lambda record: least_bytes(record, *shape)),
+        "rounds": len(times_by_round(pairs, lambda sample: sample["latency_s"])),
         "runs": sum(len(cell["samples"]) for _, cell in pairs),
     }
 
@@ -54,7 +54,7 @@ def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """Return intervals and deviations of latency and rate."""
     pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
     flops = operations(pairs[0][0]["subject"], *shape)
-    times = list(times_by_round(records, shape, _latency).values())
+    times = list(times_by_round(pairs, lambda sample: sample["latency_s"]).values())
     repeats = [sample["latency_s"] for _, cell in pairs for sample in cell["samples"]]
     rates, of_repeats = [flops / time_s for time_s in times], [flops / time_s for time_s in repeats]
     return {**spread("latency_s", times, repeats), **spread("tflops", rates, of_repeats)}
@@ -70,41 +70,26 @@ def operations(subject: Raw, seq_len: int, batch_size: int, mode: str) -> int:
     return forward if mode == "forward" else round(3.5 * forward)
 
 
-def times_by_round(
-    records: Sequence[Raw], shape: Sequence[Any], of: Callable[[Raw, str], float | None]
-) -> dict[Round, float]:
+def times_by_round(pairs: Sequence[tuple[Raw, Raw]], of: Callable[[Raw], float | None]) -> dict[Round, float]:
     """Return one time per round of a sweep: the geometric mean over processes of the median of their samples."""
     medians: dict[Round, list[float]] = defaultdict(list)
-    for record in records:
-        cell = _cell(record, shape)
-        values = [value for sample in (cell["samples"] if cell else ()) if (value := of(sample, shape[2])) is not None]
-        if values:
+    for record, cell in pairs:
+        if values := [value for sample in cell["samples"] if (value := of(sample)) is not None]:
             medians[record["sweep"] or "", record["round"]].append(float(np.median(values)))
     return {number: float(np.exp(np.mean(np.log(values)))) for number, values in sorted(medians.items())}
 
 
-def _latency(sample: Raw, mode: str) -> float:
-    latency_s: float = sample["latency_s"]
-    return latency_s
+def part_s(sample: Raw, name: str, mode: str) -> float | None:
+    value: float | None = sample["latency_s"] if name == mode == "forward" else sample["parts_s"].get(name)
+    return value
 
 
-def _part(name: str) -> Callable[[Raw, str], float | None]:
-    def of(sample: Raw, mode: str) -> float | None:
-        is_whole = name == "forward" and mode == "forward"
-        value: float | None = sample["latency_s"] if is_whole else sample["parts_s"].get(name)
-        return value
-
-    return of
-
-
-def _floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, shape: Sequence[Any]) -> float | None:
+def floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, bytes_of: Callable[[Raw], int]) -> float | None:
     """Return the larger of arithmetic time and memory time, as the geometric mean over processes."""
     floors = []
     for record, _ in pairs:
-        limits = record["limits"]
-        if limits:
-            bandwidth = max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
-            moving_s = least_bytes(record, *shape) / bandwidth
+        if limits := record["limits"]:
+            moving_s = bytes_of(record) / max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
             floors.append(max(flops / limits["matmul_flops_per_s"], moving_s))
     return float(np.exp(np.mean(np.log(floors)))) if floors else None
 
@@ -134,10 +119,10 @@ def _cell(record: Raw, shape: Sequence[Any]) -> Raw | None:
 
 
 def _most(sizes: Raw | None, *names: str) -> float | None:
-    return _largest([sizes[name] for name in names]) if sizes else None
+    return largest([sizes[name] for name in names]) if sizes else None
 
 
-def _largest(values: Sequence[float | None]) -> float | None:
+def largest(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarker.comparison.recompute import centre, spread
-from tests.oracles.attention import Numbers, Raw, Round
+from tests.oracles.attention import Numbers, Raw, part_s, times_by_round
 
 Fact = Callable[[Raw, Raw], float | None]
 """Function of a record and one of its cells."""
@@ -45,8 +44,8 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     return {
         "tflops_flop_per_s": flops / latency_s,
         "tflops_gpu_flop_per_s": flops / gpus / latency_s,
-        "forward_s": centre(times_by_round(pairs, lambda sample: _part(sample, "forward", shape[2]))),
-        "backward_s": centre(times_by_round(pairs, lambda sample: _part(sample, "backward", shape[2]))),
+        "forward_s": centre(times_by_round(pairs, lambda sample: part_s(sample, "forward", shape[2]))),
+        "backward_s": centre(times_by_round(pairs, lambda sample: part_s(sample, "backward", shape[2]))),
         "scaling": None if single_s is None else flops / gpus / latency_s / (local / single_s),
         **{name: _of(pairs, fact, np.median) for name, fact in facts.items()},
         **{name: _of(pairs, fact, max) for name, fact in maxima.items()},
@@ -88,15 +87,6 @@ def handed_on(record: Raw, cell: Raw) -> int | None:
     return int(numbers * (element if cell["mode"] == "forward" else 2 * element + of_gradient))
 
 
-def times_by_round(pairs: Sequence[tuple[Raw, Raw]], of: Callable[[Raw], float | None]) -> dict[Round, float]:
-    """Return one time per round of a sweep: the geometric mean over processes of the median of their samples."""
-    medians: dict[Round, list[float]] = defaultdict(list)
-    for record, cell in pairs:
-        if values := [value for sample in cell["samples"] if (value := of(sample)) is not None]:
-            medians[record["sweep"] or "", record["round"]].append(float(np.median(values)))
-    return {number: float(np.exp(np.mean(np.log(values)))) for number, values in sorted(medians.items())}
-
-
 def _pairs(records: Sequence[Raw], shape: Sequence[Any]) -> list[tuple[Raw, Raw]]:
     return [
         (record, cell)
@@ -113,11 +103,6 @@ def _of(pairs: Sequence[tuple[Raw, Raw]], fact: Fact, combine: Callable[[list[fl
 
 def _latency_s(cell: Raw) -> float:
     return float(np.median([sample["latency_s"] for sample in cell["samples"]]))
-
-
-def _part(sample: Raw, name: str, mode: str) -> float | None:
-    value: float | None = sample["latency_s"] if name == mode == "forward" else sample["parts_s"].get(name)
-    return value
 
 
 def _alone(trace: Raw) -> float:

@@ -6,7 +6,6 @@ Weights are counted from the shapes in Qwen3's config.json, bytes from the stora
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarker.comparison.recompute import centre, spread
+from tests.oracles.attention import Numbers, Raw, largest, times_by_round
 
-Raw = dict[str, Any]
-Numbers = dict[str, float | None]
 MODELS = Path(__file__).parents[2] / "benchmarker" / "models"
 LINEARS_IN_LAYER = 7
 TENSORS_IN_LAYER = 11
@@ -36,7 +34,7 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """
     pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
     needed, recomputed = operations(pairs[0][0], *shape)
-    latency_s = centre(_times(records, shape, lambda sample: sample["latency_s"]))
+    latency_s = centre(times_by_round(pairs, lambda sample: sample["latency_s"]))
     assert latency_s is not None
     medians = [
         (record["limits"]["matmul_flops_per_s"], float(np.median([sample["latency_s"] for sample in cell["samples"]])))
@@ -47,13 +45,13 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
         "tokens_per_s": int(np.prod(shape)) / latency_s,
         "mfu": _median([needed / time_s / rate for rate, time_s in medians]),
         "hfu": _median([(needed + recomputed) / time_s / rate for rate, time_s in medians]),
-        **{f"{part}_s": centre(_times(records, shape, _part(part))) for part in ("forward", "backward", "optimizer")},
+        **{f"{part}_s": centre(times_by_round(pairs, _part(part))) for part in ("forward", "backward", "optimizer")},
         "weights_bytes": frozen_bytes(pairs[0][0]),
         "trained_bytes": trained_bytes(pairs[0][0]),
-        "activations_bytes": _largest([cell["step_memory"]["kept_bytes"] for _, cell in pairs]),
-        "peak_memory_bytes": _largest([peak for _, cell in pairs for peak in _peaks(cell)]),
+        "activations_bytes": largest([cell["step_memory"]["kept_bytes"] for _, cell in pairs]),
+        "peak_memory_bytes": largest([peak for _, cell in pairs for peak in _peaks(cell)]),
         "floor_s": float(np.exp(np.mean(np.log([needed / rate for rate, _ in medians])))) if medians else None,
-        "rounds": len(_times(records, shape, lambda sample: sample["latency_s"])),
+        "rounds": len(times_by_round(pairs, lambda sample: sample["latency_s"])),
         "runs": sum(len(cell["samples"]) for _, cell in pairs),
     }
 
@@ -61,11 +59,12 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """Return intervals and deviations of latency, rate and the parts of a step."""
     tokens, numbers = int(np.prod(shape)), {}
-    samples = [sample for record in records if (cell := _cell(record, shape)) for sample in cell["samples"]]
+    pairs = [(record, cell) for record in records if (cell := _cell(record, shape))]
+    samples = [sample for _, cell in pairs for sample in cell["samples"]]
     for name in ("forward", "backward", "optimizer"):
-        times = list(_times(records, shape, _part(name)).values())
+        times = list(times_by_round(pairs, _part(name)).values())
         numbers |= spread(name, times, [sample["drained_parts_s"][name] for sample in samples])
-    times = list(_times(records, shape, lambda sample: sample["latency_s"]).values())
+    times = list(times_by_round(pairs, lambda sample: sample["latency_s"]).values())
     repeats = [sample["latency_s"] for sample in samples]
     rates, of_repeats = [tokens / time_s for time_s in times], [tokens / time_s for time_s in repeats]
     return {**numbers, **spread("latency_s", times, repeats), **spread("tokens", rates, of_repeats)}
@@ -146,15 +145,6 @@ def _norms(config: Raw) -> int:
     return int(config["num_hidden_layers"] * each + config["hidden_size"])
 
 
-def _times(records: Sequence[Raw], shape: Sequence[Any], read: Callable[[Raw], float]) -> dict[tuple[str, int], float]:
-    """Return one time per round of a sweep: the geometric mean over processes of the median of their samples."""
-    medians: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for record in records:
-        if cell := _cell(record, shape):
-            medians[record["sweep"] or "", record["round"]].append(float(np.median([*map(read, cell["samples"])])))
-    return {number: float(np.exp(np.mean(np.log(values)))) for number, values in sorted(medians.items())}
-
-
 def _part(name: str) -> Callable[[Raw], float]:
     def read(sample: Raw) -> float:
         seconds: float = sample["drained_parts_s"][name]
@@ -180,7 +170,3 @@ def _peaks(cell: Raw) -> list[float | None]:
 
 def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
-
-
-def _largest(values: Sequence[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

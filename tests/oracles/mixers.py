@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from benchmarker.comparison.recompute import centre, spread
-from tests.oracles.attention import Numbers, Raw, times_by_round
+from tests.oracles.attention import Numbers, Raw, floor_s, part_s, times_by_round
 
 READS = {"linear": 2, "retention": 2, "gdn": 3}
 """Passes over the state per token: a write, a read, and for the delta rule a comparison."""
@@ -24,21 +22,19 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """
     pairs = [(record, cell) for record in records for cell in _cells(record, shape)]
     flops, tokens = operations(pairs[0][0], *shape), shape[0] * shape[1]
-    latency_s = centre(times_by_round(records, shape, lambda sample, mode: sample["latency_s"]))
+    latency_s = centre(times_by_round(pairs, lambda sample: sample["latency_s"]))
     assert latency_s is not None
-    is_forward = shape[2] == "forward"
-    forward = "latency_s" if is_forward else None
     return {
         "tokens_per_s": tokens / latency_s,
         "tflops_flop_per_s": flops / latency_s,
-        "forward_s": centre(times_by_round(records, shape, lambda sample, mode: _part(sample, "forward", forward))),
-        "backward_s": centre(times_by_round(records, shape, lambda sample, mode: _part(sample, "backward", None))),
+        "forward_s": centre(times_by_round(pairs, lambda sample: part_s(sample, "forward", shape[2]))),
+        "backward_s": centre(times_by_round(pairs, lambda sample: part_s(sample, "backward", shape[2]))),
         "peak_bytes": _largest(pairs, "passes", "forward_peak_bytes", "backward_peak_bytes"),
         "kept_bytes": _largest(pairs, "passes", "kept_bytes"),
         "state": state(pairs[0][0], shape[0]),
         "parameters": parameters(pairs[0][0], shape[0]) if shape[2] == TRAINING else None,
         "error": max(tensor["error"] for _, cell in pairs for tensor in cell["checked"]["tensors"]),
-        "floor_s": _floor_s(pairs, flops, shape),
+        "floor_s": floor_s(pairs, flops, lambda record: least_bytes(record, *shape)),
         "rounds": len({(record["sweep"], record["round"]) for record, _ in pairs}),
         "runs": sum(len(cell["samples"]) for _, cell in pairs),
     }
@@ -46,9 +42,9 @@ def numbers_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
 
 def spreads_of(records: Sequence[Raw], shape: Sequence[Any]) -> Numbers:
     """Return intervals and deviations of latency and rate."""
-    times = list(times_by_round(records, shape, lambda sample, mode: sample["latency_s"]).values())
-    cells = [cell for record in records for cell in _cells(record, shape)]
-    repeats = [sample["latency_s"] for cell in cells for sample in cell["samples"]]
+    pairs = [(record, cell) for record in records for cell in _cells(record, shape)]
+    times = list(times_by_round(pairs, lambda sample: sample["latency_s"]).values())
+    repeats = [sample["latency_s"] for _, cell in pairs for sample in cell["samples"]]
     tokens = shape[0] * shape[1]
     rates, of_repeats = [tokens / time_s for time_s in times], [tokens / time_s for time_s in repeats]
     return {**spread("latency_s", times, repeats), **spread("tokens", rates, of_repeats)}
@@ -125,20 +121,6 @@ def least_bytes(record: Raw, seq_len: int, batch_size: int, mode: str) -> int:
     # Attention also reads its output, and writes and reads one float32 per row.
     extra = output + 2 * 4 * rows if record["variant"]["mixer"] == "softmax" else 0
     return 3 * inputs + 2 * output + extra
-
-
-def _floor_s(pairs: Sequence[tuple[Raw, Raw]], flops: int, shape: Sequence[Any]) -> float | None:
-    floors = []
-    for record, _ in pairs:
-        if limits := record["limits"]:
-            moving_s = least_bytes(record, *shape) / max(limits["read_bytes_per_s"], limits["copy_bytes_per_s"])
-            floors.append(max(flops / limits["matmul_flops_per_s"], moving_s))
-    return float(np.exp(np.mean(np.log(floors)))) if floors else None
-
-
-def _part(sample: Raw, name: str, whole: str | None) -> float | None:
-    value: float | None = sample[whole] if whole else sample["parts_s"].get(name)
-    return value
 
 
 def _largest(pairs: Sequence[tuple[Raw, Raw]], group: str, *names: str) -> float | None:
