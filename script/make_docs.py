@@ -28,7 +28,7 @@ from benchmarker.quantization.dummy_packing import SCHEMES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.columns import first_table, measured_text
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.schema.base import Plain
+from benchmarker.schema.base import Plain, models_in
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.workloads.generation.architecture import DESCRIBED, FeedForwardKind
 
@@ -310,18 +310,11 @@ def _fields(model: type[BaseModel], place: str) -> Iterator[tuple[str, FieldInfo
     """Yield the fields of a model and of the models in its fields, each with its path."""
     for name, field in model.model_fields.items():
         path = f"{place}.{name}".removeprefix(".")
-        inner = list(_models(field.annotation))
+        inner = list(models_in(field.annotation))
         if not inner or _description(field):
             yield path, field
         for kind in inner:
             yield from _fields(kind, path + "[]" * (get_origin(field.annotation) is tuple))
-
-
-def _models(annotation: Any) -> Iterator[type[Plain]]:
-    if isinstance(annotation, type) and issubclass(annotation, Plain):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models(argument)
 
 
 def _description(field: FieldInfo) -> str:

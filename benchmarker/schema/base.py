@@ -77,15 +77,15 @@ def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
     model: type[BaseModel] | None = kind
     for part in place:
         if model is not None and isinstance(part, str) and part in model.model_fields:
-            model = next(_models_in(model.model_fields[part].annotation), None)
+            model = next(models_in(model.model_fields[part].annotation), None)
     return list(model.model_fields) if model is not None else []
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from models_in(argument)
 
 
 def changed_fields(before: Plain, after: Plain) -> list[str]:
