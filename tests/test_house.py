@@ -16,9 +16,9 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 46_085,
+    "lines outside kernels/": 45_832,
     "lines in kernels/": 4_675,
-    "files": 308,
+    "files": 306,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,
     "file names used twice": 0,
