@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ProcessError
-from benchmarker.engines.external import environments, external_engine
+from benchmarker.engines.external import environments
 from benchmarker.engines.external.environments import (
     DRIVERS,
     ENVIRONMENTS,
@@ -140,8 +140,8 @@ def test_crash_in_the_first_cell_is_not_a_loading_failure(tmp_path, monkeypatch)
     marker = marker_of("sglang", tmp_path / "python", command)
     # SGLang's own environment is for GPUs.
     state = EnvironmentState(replace(ENVIRONMENTS["sglang"], device="cpu"), tmp_path, marker)
-    monkeypatch.setattr(external_engine, "ready_environment", lambda engine, device: marker)
-    monkeypatch.setattr(environments, "environment_states", lambda: [state])
+    monkeypatch.setitem(ENVIRONMENTS, "sglang", state.spec)
+    monkeypatch.setattr(environments, "environment_state", lambda spec: state)
     path = tmp_path / "record.json"
     job = job_of(
         model={"id": "qwen3-tiny", "load_format": "dummy", "dtype": "float32"},
