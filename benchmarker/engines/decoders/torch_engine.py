@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
-from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource, why_uneven
 from benchmarker.hardware.device import CudaDevice, Device
 from benchmarker.quantization.base import Loaded, Loader, Options
 from benchmarker.quantization.coverage import coverage_after_forward, weight_coverage
@@ -113,7 +113,8 @@ class TorchEngine(Engine):
         return "its static KV cache holds every head on one GPU; use --engine eager"
 
     def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        return file_refusal(form.quant, checkpoint)
+        uneven = why_uneven(checkpoint, form.gpus) if form.split == "tensors" else None
+        return file_refusal(form.quant, checkpoint) or uneven
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:

@@ -13,7 +13,7 @@ from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, plural, seconds
-from benchmarker.engines.base import Form, TokenSource, refuse_device, why_uneven
+from benchmarker.engines.base import Form, TokenSource, refuse_device
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import find_gpu
@@ -56,9 +56,8 @@ def find_inputs(job: GenerationJob, form: Form, device: Device, session: Session
     engine = ENGINES[job.variant.engine]
     refuse_device(engine.name, device)
     checkpoint = found_checkpoint(job, device, session.terminal)
-    is_divided = engine.name in MODEL_ENGINES and form.gpus > 1 and form.split == "tensors"
-    reason = lacking(job.model_copy(update={"device": device.kind})) or engine.why_not_taken(form, checkpoint)
-    if reason := reason or (why_uneven(checkpoint, form.gpus) if is_divided else None):
+    on_device = job.model_copy(update={"device": device.kind})
+    if reason := lacking(on_device) or engine.why_not_taken(form, checkpoint):
         raise UnsupportedError(f"{engine.name}: {reason}")
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
